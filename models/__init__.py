@@ -1,0 +1,28 @@
+"""Llama-family decoders in Flax NNX: configs, weights in and out, and the forward pass.
+
+Imported as `pce_jax.models`. Knows nothing of parallel context encoding.
+"""
+
+from .config import LlamaConfig, RopeConfig
+from .errors import ConfigError, ModelError, WeightsError
+from .gguf_io import load_gguf
+from .llama import Llama, decode_stack, embed, forward, init, unembed
+from .safetensors_reader import load_folder
+from .safetensors_writer import save_folder
+
+__all__ = [
+    "ConfigError",
+    "Llama",
+    "LlamaConfig",
+    "ModelError",
+    "RopeConfig",
+    "WeightsError",
+    "decode_stack",
+    "embed",
+    "forward",
+    "init",
+    "load_folder",
+    "load_gguf",
+    "save_folder",
+    "unembed",
+]

@@ -1,0 +1,243 @@
+"""The decoder: embedding, blocks of attention and gated MLP under `lax.scan`, final norm and head.
+
+It knows nothing of parallel encoding. A block hands its *un-rotated* queries, keys and values to an
+`attend` function and takes back the mixed values, plus whatever that function wants to keep (keys
+and values for a cache, attention entropy, segment scores). Everything a method does lives in its
+`attend`; see `decode_stack`.
+
+Weights keep Hugging Face's orientation `[out, in]`; those of the blocks are stacked along a leading
+layer axis.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from .config import LlamaConfig
+from .rope import Rotary, rotary_table, rotate
+
+Attend = Callable[[Array, Array, Array, Rotary, Any], tuple[Array, Any]]
+"""`attend(q, k, v, rotary, state) -> (mixed, kept)`.
+
+`q [*batch, tokens, heads, head_dim]`, `k` and `v [*batch, tokens, kv_heads, head_dim]`, one layer's
+`rotary` and `state`; returns values mixed per query head, shaped like `q`, and any pytree to keep
+for this layer.
+"""
+
+
+class Block(nnx.Module):
+    """One decoder block, or all of them stacked (then every parameter has a leading layer axis).
+
+    A parameter that the config does not ask for (a bias, the query/key norms) is `None`.
+    """
+
+    attention_norm: nnx.Param
+    q_proj: nnx.Param
+    k_proj: nnx.Param
+    v_proj: nnx.Param
+    o_proj: nnx.Param
+    q_bias: nnx.Param | None
+    k_bias: nnx.Param | None
+    v_bias: nnx.Param | None
+    o_bias: nnx.Param | None
+    q_norm: nnx.Param | None
+    k_norm: nnx.Param | None
+    mlp_norm: nnx.Param
+    gate_proj: nnx.Param
+    up_proj: nnx.Param
+    down_proj: nnx.Param
+    gate_bias: nnx.Param | None
+    up_bias: nnx.Param | None
+    down_bias: nnx.Param | None
+
+    def __init__(self, parameters: Mapping[str, Any]):
+        """Wrap arrays by name; names that are absent become `None`."""
+        for name in Block.__annotations__:
+            value = parameters.get(name)
+            setattr(self, name, None if value is None else nnx.Param(value))
+
+
+class Llama(nnx.Module):
+    """A decoder of the Llama family: a pytree of parameters with its config."""
+
+    def __init__(self, config: LlamaConfig, parameters: Mapping[str, Any]):
+        """Wrap arrays by the names of `parameter_shapes(config)`.
+
+        Args:
+            config: What the arrays mean.
+            parameters: Arrays (or `jax.ShapeDtypeStruct`) by dotted name; `blocks.*` are stacked.
+        """
+        self.config = config
+        self.embed = nnx.Param(parameters["embed"])
+        stacked = {name: value for name, value in parameters.items() if name.startswith("blocks.")}
+        self.blocks = Block(
+            {name.removeprefix("blocks."): value for name, value in stacked.items()}
+        )
+        self.norm = nnx.Param(parameters["norm"])
+        self.head = None if config.tie_embeddings else nnx.Param(parameters["head"])
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Dtype of the weights, which is also that of the activations."""
+        return self.embed[...].dtype
+
+
+def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """Dotted name and shape of every parameter of `config`; what loaders and `init` go by."""
+    layers, d, mlp = config.num_layers, config.hidden_size, config.intermediate_size
+    q_out, kv_out = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    block: dict[str, tuple[int, ...]] = {
+        "attention_norm": (d,),
+        "q_proj": (q_out, d),
+        "k_proj": (kv_out, d),
+        "v_proj": (kv_out, d),
+        "o_proj": (d, q_out),
+        "mlp_norm": (d,),
+        "gate_proj": (mlp, d),
+        "up_proj": (mlp, d),
+        "down_proj": (d, mlp),
+    }
+    if config.qkv_bias:
+        block |= {"q_bias": (q_out,), "k_bias": (kv_out,), "v_bias": (kv_out,)}
+    if config.out_bias:
+        block |= {"o_bias": (d,)}
+    if config.qk_norm:
+        block |= {"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)}
+    if config.mlp_bias:
+        block |= {"gate_bias": (mlp,), "up_bias": (mlp,), "down_bias": (d,)}
+    shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocab_size, d)}
+    shapes |= {f"blocks.{name}": (layers, *shape) for name, shape in block.items()}
+    shapes |= {"norm": (d,)}
+    return shapes if config.tie_embeddings else shapes | {"head": (config.vocab_size, d)}
+
+
+def init(config: LlamaConfig, key: Key[Array, ""], dtype: Any = jnp.float32) -> Llama:
+    """A random model: norms 1, biases 0, projections normal with deviation `1 / sqrt(in)`."""
+
+    def draw(name: str, shape: tuple[int, ...], key: Array) -> Array:
+        if name.endswith("norm"):
+            return jnp.ones(shape, dtype)
+        if name.endswith("bias"):
+            return jnp.zeros(shape, dtype)
+        return (jax.random.normal(key, shape) * shape[-1] ** -0.5).astype(dtype)
+
+    shapes = parameter_shapes(config)
+    keys = jax.random.split(key, len(shapes))
+    drawn = zip(shapes.items(), keys, strict=True)
+    return Llama(config, {name: draw(name, shape, key) for (name, shape), key in drawn})
+
+
+def embed(model: Llama, tokens: Int[Array, "*batch tokens"]) -> Float[Array, "*batch tokens d"]:
+    """Look tokens up in the embedding."""
+    return model.embed[...][tokens]
+
+
+def unembed(model: Llama, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch vocab"]:
+    """Final norm and output head; float32 logits."""
+    head = model.embed if model.head is None else model.head
+    normed = _rms_norm(hidden, model.norm, model.config.norm_eps)
+    return jnp.einsum("...d,vd->...v", normed, head[...], preferred_element_type=jnp.float32)
+
+
+def decode_stack(
+    model: Llama, hidden: Float[Array, "*batch tokens d"], attend: Attend, state: Any = None
+) -> tuple[Float[Array, "*batch tokens d"], Any]:
+    """Run the residual stream through every block, with attention done by `attend`.
+
+    Args:
+        model: The decoder.
+        hidden: Embedded tokens.
+        attend: What attention does at each layer.
+        state: Any pytree whose leaves have a leading layer axis; `attend` gets its layer's slice.
+
+    Returns:
+        The residual stream after the last block (before the final norm), and what `attend` kept,
+        stacked along a leading layer axis.
+    """
+
+    def step(hidden: Array, layer: tuple[Block, Rotary, Any]) -> tuple[Array, Any]:
+        return _block(model.config, hidden, attend, *layer)
+
+    return jax.lax.scan(step, hidden, (model.blocks, rotary_table(model.config), state))
+
+
+def forward(
+    model: Llama,
+    tokens: Int[Array, "*batch tokens"],
+    positions: Float[Array, "*batch tokens"] | None = None,
+) -> Float[Array, "*batch tokens vocab"]:
+    """Logits of ordinary causal attention over whole sequences: the plain reference.
+
+    Args:
+        model: The decoder.
+        tokens: Token ids.
+        positions: Position of each token; 0, 1, 2 ... by default.
+    """
+    if positions is None:
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[-1], dtype=jnp.float32), tokens.shape)
+
+    def attend(q: Array, k: Array, v: Array, rotary: Rotary, state: None) -> tuple[Array, None]:
+        return _causal_attention(
+            rotate(q, positions, rotary), rotate(k, positions, rotary), v
+        ), None
+
+    hidden, _ = decode_stack(model, embed(model, tokens), attend)
+    return unembed(model, hidden)
+
+
+def _block(
+    config: LlamaConfig, hidden: Array, attend: Attend, block: Block, rotary: Rotary, state: Any
+) -> tuple[Array, Any]:
+    """One block: attention and MLP, each behind a norm and added to the residual stream."""
+    x = _rms_norm(hidden, block.attention_norm, config.norm_eps)
+    q = _heads(_linear(x, block.q_proj, block.q_bias), config.num_heads)
+    k = _heads(_linear(x, block.k_proj, block.k_bias), config.num_kv_heads)
+    v = _heads(_linear(x, block.v_proj, block.v_bias), config.num_kv_heads)
+    if block.q_norm is not None and block.k_norm is not None:
+        q, k = (
+            _rms_norm(q, block.q_norm, config.norm_eps),
+            _rms_norm(k, block.k_norm, config.norm_eps),
+        )
+    mixed, kept = attend(q, k, v, rotary, state)
+    hidden = hidden + _linear(mixed.reshape(*x.shape[:-1], -1), block.o_proj, block.o_bias)
+    x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)
+    gate = _ACTIVATIONS[config.activation](_linear(x, block.gate_proj, block.gate_bias))
+    up = _linear(x, block.up_proj, block.up_bias)
+    return hidden + _linear(gate * up, block.down_proj, block.down_bias), kept
+
+
+def _linear(x: Array, weight: nnx.Param, bias: nnx.Param | None) -> Array:
+    y = jnp.einsum("...i,oi->...o", x, weight[...])
+    return y if bias is None else y + bias[...]
+
+
+def _heads(x: Array, heads: int) -> Array:
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
+
+
+def _rms_norm(x: Array, weight: nnx.Param, eps: float) -> Array:
+    """RMSNorm: the statistics in float32, the result in the dtype of `x`."""
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    return weight[...] * normed.astype(x.dtype)
+
+
+def _causal_attention(q: Array, k: Array, v: Array) -> Array:
+    """Attention of a sequence to its own past; groups of query heads share a key head."""
+    *batch, tokens, heads, head_dim = q.shape
+    grouped = q.reshape(*batch, tokens, k.shape[-2], heads // k.shape[-2], head_dim)
+    logits = jnp.einsum("...tkgd,...skd->...kgts", grouped, k, preferred_element_type=jnp.float32)
+    causal = jnp.tril(jnp.ones((tokens, tokens), bool))
+    weights = jax.nn.softmax(jnp.where(causal, logits * head_dim**-0.5, -jnp.inf), axis=-1)
+    return jnp.einsum("...kgts,...skd->...tkgd", weights.astype(v.dtype), v).reshape(q.shape)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+}

@@ -1,0 +1,71 @@
+"""Parallel context encoding for Llama-style models in JAX.
+
+Cut a context into segments, encode each alone, let a query attend to all of them, and keep its
+attention entropy low with a shared sink and selective attention (arXiv 2412.16545). Pure functions
+of pytrees::
+
+    import pce_jax as pce
+
+    model, tokenizer = pce.load("smollm2-135m")
+    method = pce.METHODS["sink+sel"]
+    context = pce.pack(tokenizer, documents, sink=method.sink)
+    cache = pce.encode(model, context, method)
+    out = pce.generate(model, cache, tokenizer.encode(question), method)
+"""
+
+from ._versions import check_installed
+
+check_installed()  # before jax and flax are imported, so that a broken pair gets an explanation
+
+# ruff: noqa: E402
+from .attention import Entropy
+from .cache import KV, ContextCache, Tail, empty_tail
+from .encode import encode
+from .errors import USER_ERRORS, PceError
+from .generate import GenerateOutput, generate
+from .hub import fetch_embedded, resolve
+from .hub.load import load
+from .hub.tokenizer import encode_text
+from .layout import SegmentedContext, bucket, from_segments, group, join, pack, pad_tokens, split
+from .method import METHODS, Method
+from .positions import Positions
+from .query import QueryOutput, ScoreOutput, query, score
+from .query_pass import Stats
+from .sampling import Sampling, sample
+from .selection import Select
+
+__all__ = [
+    "KV",
+    "METHODS",
+    "USER_ERRORS",
+    "ContextCache",
+    "Entropy",
+    "GenerateOutput",
+    "Method",
+    "PceError",
+    "Positions",
+    "QueryOutput",
+    "Sampling",
+    "ScoreOutput",
+    "SegmentedContext",
+    "Select",
+    "Stats",
+    "Tail",
+    "bucket",
+    "empty_tail",
+    "encode",
+    "encode_text",
+    "fetch_embedded",
+    "from_segments",
+    "generate",
+    "group",
+    "join",
+    "load",
+    "pack",
+    "pad_tokens",
+    "query",
+    "resolve",
+    "sample",
+    "score",
+    "split",
+]

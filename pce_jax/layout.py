@@ -1,0 +1,168 @@
+"""From token lists to a segmented context: splitting, packing, padding to buckets.
+
+Everything here runs on the host and yields numpy arrays, so that shapes are settled before anything
+is compiled. Both axes of a context are padded to a bucket, and padding is described by lengths,
+never by a token id.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from .errors import LayoutError
+from .hub.tokenizer import encode_text
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SegmentedContext:
+    """A context cut into segments that will not see each other, behind one shared sink.
+
+    Attributes:
+        sink: Token ids of the shared prefix; may be empty.
+        segments: Token ids of each segment, padded at the end.
+        lengths: Tokens in each segment; 0 marks an empty (padding) segment.
+    """
+
+    sink: Int[Array | np.ndarray, " sink"]
+    segments: Int[Array | np.ndarray, "segments tokens"]
+    lengths: Int[Array | np.ndarray, " segments"]
+
+
+def bucket(size: int, smallest: int = 16) -> int:
+    """The padded size for `size`: the next of 16, 24, 32, 48, 64, 96 ...
+
+    At most a third is padding.
+
+    Args:
+        size: What has to fit.
+        smallest: The first bucket; a power of two.
+    """
+    power = max(smallest, 1 << max(size - 1, 0).bit_length())
+    return power * 3 // 4 if power > smallest and size <= power * 3 // 4 else power
+
+
+def pad_tokens(tokens: Sequence[int] | np.ndarray) -> tuple[Int[np.ndarray, " bucket"], int]:
+    """Pad a token list to its bucket, so that lists of similar length share one compiled program.
+
+    Returns:
+        The padded int32 array and the number of real tokens in it.
+
+    Raises:
+        LayoutError: There are no tokens.
+    """
+    if not len(tokens):
+        raise LayoutError("no tokens: the text is empty. Give at least one token.")
+    padded = np.zeros(bucket(len(tokens)), np.int32)
+    padded[: len(tokens)] = tokens
+    return padded, len(tokens)
+
+
+def split(tokens: Sequence[int], degree: int, sink: Sequence[int] = ()) -> SegmentedContext:
+    """Cut a token stream into `degree` contiguous segments of ceil(n / degree) tokens.
+
+    This is how the paper's LM task cuts. The last segment is shorter when the division leaves a
+    rest; where rounding up uses the tokens earlier, fewer segments than `degree` are filled.
+
+    Args:
+        tokens: Token ids of the context.
+        degree: Number of segments, P.
+        sink: Token ids of the shared prefix.
+
+    Raises:
+        LayoutError: No tokens, or `degree` is not between 1 and their number.
+    """
+    tokens = list(tokens)
+    _check_degree(degree)
+    if not tokens:
+        raise LayoutError(
+            "the context is empty: there is nothing to split. Give at least one token."
+        )
+    if degree > len(tokens):
+        raise LayoutError(
+            f"degree {degree} is above the context's {len(tokens)} tokens: every segment needs at "
+            f"least one. Use a degree of at most {len(tokens)}, or a longer context."
+        )
+    size = -(-len(tokens) // degree)
+    return from_segments([tokens[i : i + size] for i in range(0, len(tokens), size)], sink)
+
+
+def group(items: Sequence[Sequence[int]], degree: int) -> list[list[int]]:
+    """Deal consecutive whole items to `degree` segments.
+
+    Their item counts differ by at most one, larger ones first (the paper's documents and demos).
+
+    With fewer items than `degree` there are as many segments as items.
+
+    Raises:
+        LayoutError: No items, or `degree` is below 1.
+    """
+    _check_degree(degree)
+    if not items:
+        raise LayoutError("there are no documents: give at least one.")
+    parts = np.array_split(np.arange(len(items)), min(degree, len(items)))
+    return [[token for item in part for token in items[item]] for part in parts]
+
+
+def pack(
+    tokenizer: Any, documents: Sequence[str], sink: str = "", degree: int | None = None
+) -> SegmentedContext:
+    r"""Turn documents into a context of one segment each, or of `degree` groups of documents.
+
+    Texts are taken as they are, each tokenised on its own and without special tokens, so that a
+    document has the same tokens whatever stands around it. Put separators (`"\n\n"`) into the
+    texts if you want them.
+
+    Args:
+        tokenizer: A transformers tokenizer.
+        documents: The texts, in order.
+        sink: Text of the shared prefix, `METHODS["sink"].sink` for the default one.
+        degree: Number of segments; one a document by default.
+
+    Raises:
+        LayoutError: No documents, an empty document (named by its number), or `degree` below 1.
+    """
+    items = [encode_text(tokenizer, text) for text in documents]
+    empty = [str(number) for number, item in enumerate(items, 1) if not item]
+    if empty:
+        raise LayoutError(f"document {', '.join(empty)} of {len(items)} is empty: leave it out.")
+    prefix = encode_text(tokenizer, sink) if sink else ()
+    return from_segments(group(items, len(items) if degree is None else degree), prefix)
+
+
+def from_segments(segments: Sequence[Sequence[int]], sink: Sequence[int] = ()) -> SegmentedContext:
+    """Pad ready-made segments of token ids into a context.
+
+    Raises:
+        LayoutError: There are no segments.
+    """
+    if not segments:
+        raise LayoutError("there are no segments: give at least one.")
+    lengths = [len(segment) for segment in segments]
+    padded = np.zeros((bucket(len(segments), smallest=1), bucket(max(lengths))), np.int32)
+    for row, segment in zip(padded, segments, strict=False):
+        row[: len(segment)] = segment
+    lengths += [0] * (len(padded) - len(lengths))
+    return SegmentedContext(np.asarray(sink, np.int32), padded, np.asarray(lengths, np.int32))
+
+
+def join(context: SegmentedContext) -> SegmentedContext:
+    """The same tokens as one segment, of the same padded size: what full attention reads.
+
+    Works on traced arrays.
+    """
+    tokens = context.segments.shape[1]
+    real = (jnp.arange(tokens) < jnp.asarray(context.lengths)[:, None]).reshape(-1)
+    order = jnp.argsort(~real, stable=True)  # real tokens first, in their order
+    flat = jnp.asarray(context.segments).reshape(-1)[order]
+    return SegmentedContext(context.sink, flat[None], jnp.sum(jnp.asarray(context.lengths))[None])
+
+
+def _check_degree(degree: int) -> None:
+    if degree < 1:
+        raise LayoutError(f"degree must be at least 1 (1 is full attention), got {degree}")

@@ -1,0 +1,149 @@
+"""What happens in a query pass: tokens that see a whole encoded context and their own past.
+
+Query tokens attend to the sink, to every segment (or the selected ones) and causally to the tail.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .attention import Entropy, Group, by_rows, mix, probabilities
+from .cache import KV, ContextCache, Tail
+from .encode import heads_first
+from .method import Method
+from .models import Llama, decode_stack, embed
+from .models.rope import Rotary, rotate
+from .selection import Select
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What a query pass measured.
+
+    Attributes:
+        entropy: Nats, `[layers, heads, tokens]`; 0 at padding.
+        valid: Which tokens are not padding.
+    """
+
+    entropy: Entropy
+    valid: Bool[Array, " tokens"]
+
+    def by_layer(self) -> Float[Array, " layers"]:
+        """Mean total entropy over tokens and heads, in nats, per layer."""
+        total = self.entropy.total
+        counted = jnp.maximum(jnp.sum(self.valid) * total.shape[-2], 1)
+        return jnp.sum(total, axis=(-2, -1)) / counted
+
+    def mean(self) -> Float[Array, ""]:
+        """The headline number: mean over tokens and heads, then layers, in nats."""
+        return jnp.mean(self.by_layer())
+
+
+def read(
+    model: Llama,
+    cache: ContextCache,
+    tail: Tail,
+    tokens: Int[Array, " tokens"],
+    length: Int[Array, ""],
+    method: Method,
+    stats: bool,
+) -> tuple[Float[Array, "tokens d"], Tail, Stats | None]:
+    """Run query tokens through the stack: what `query`, `score` and `generate` share.
+
+    Neither jitted nor checked. Aggregation over layers takes two passes: the first without
+    selection, to learn every layer's scores.
+
+    Returns:
+        Hidden states before the final norm, the grown tail, and statistics if asked for.
+    """
+    valid = jnp.arange(tokens.shape[0]) < length
+    several = cache.lengths.shape[0] > 1 and not method.full
+    select = method.select if several else None
+    attend = functools.partial(_attend, cache, tail, valid, method, select)
+    hidden, choice = embed(model, tokens), None
+    if select is not None and "layer" in select.aggregate:
+        survey = functools.partial(attend, survey=True)
+        scores = decode_stack(model, hidden, survey, (cache.sink, cache.segments, tail.kv, None))[1]
+        choice = select.choose(scores, cache.lengths, valid)
+        choice = jnp.broadcast_to(choice, (model.config.num_layers, *choice.shape[1:]))
+    state = (cache.sink, cache.segments, tail.kv, choice)
+    hidden, (kv, entropy) = decode_stack(model, hidden, attend, state)
+    measured = None
+    if stats:
+        by_head = jax.tree.map(lambda x: x.swapaxes(-1, -2), entropy)
+        measured = Stats(jax.tree.map(lambda x: jnp.where(valid, x, 0.0), by_head), valid)
+    return hidden, Tail(kv, tail.length + length), measured
+
+
+def _attend(
+    cache: ContextCache,
+    tail: Tail,
+    valid: Bool[Array, " tokens"],
+    method: Method,
+    select: Select | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    rotary: Rotary,
+    state: tuple[KV, KV, KV, Array | None],
+    survey: bool = False,
+) -> tuple[Array, Any]:
+    """Attention of one layer's query tokens to sink, segments and tail.
+
+    Returns:
+        Mixed values, and (the grown tail, entropy) or, in a survey, the unselected segment scores.
+    """
+    sink, segments, past, choice = state
+    index = jnp.arange(q.shape[0])
+    positions = method.positions.whole(cache.query_start + tail.length + index)
+    new = heads_first(rotate(k, positions, rotary), v)
+    grown = jax.tree.map(
+        lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, tail.length, 1), past, new
+    )
+    groups = _groups(cache, tail, sink, segments, grown)
+    keys = sum(group.kv.k.shape[1] for group in groups)
+    rows = (rotate(q, positions, rotary), index)
+    if select is None:
+        mixed, entropy = by_rows(lambda q, row: mix(q, groups, row), rows, keys, q.shape[1])
+        return mixed, (grown, entropy)
+
+    if choice is None:
+
+        def scores(q: Array, row: Array) -> Array:
+            return select.scores(probabilities(q, groups, row)[0][1], cache.lengths)
+
+        seen = by_rows(scores, rows, keys, q.shape[1])
+        if survey:
+            return by_rows(lambda q, row: mix(q, groups, row)[0], rows, keys, q.shape[1]), seen
+        choice = select.choose(seen, cache.lengths, valid)
+
+    several = jnp.sum(cache.lengths > 0) > 1  # a single segment is no choice at all
+
+    def chosen(q: Array, row: Array, choice: Array) -> tuple[Array, Entropy]:
+        def reweigh(masses: list[Array]) -> list[Array]:
+            factors = jnp.where(several, select.factors(choice, masses[1]), 1.0)
+            return [jnp.ones_like(masses[0]), factors, jnp.ones_like(masses[2])]
+
+        return mix(q, groups, row, reweigh)
+
+    choice = jnp.broadcast_to(choice, (q.shape[0], *choice.shape[1:]))
+    mixed, entropy = by_rows(chosen, (*rows, choice), keys, q.shape[1])
+    return mixed, (grown, entropy)
+
+
+def _groups(cache: ContextCache, tail: Tail, sink: KV, segments: KV, grown: KV) -> list[Group]:
+    """Sink, segments and tail of one layer, with who may see what."""
+    kv_heads, count, tokens, head_dim = segments.k.shape
+    flat = jax.tree.map(lambda x: x.reshape(kv_heads, count * tokens, head_dim), segments)
+    filled = (jnp.arange(tokens) < cache.lengths[:, None]).reshape(-1)
+    slots = jnp.arange(tail.capacity)
+    return [
+        Group(sink, lambda _: jnp.ones(sink.k.shape[1], bool)),
+        Group(flat, lambda _: filled, count),
+        Group(grown, lambda row: slots <= tail.length + row),
+    ]

@@ -1,0 +1,129 @@
+"""Selective attention: each query keeps the K segments it attends to most (paper, section 4.2).
+
+A segment's score is the sum of its largest attention probabilities. Scores may be aggregated over
+heads, query tokens or layers, which makes them choose together; the probabilities of segments that
+are not chosen become zero and the rest is renormalised. Sink, query and generated tokens are never
+dropped.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .errors import MethodError
+
+Dim = Literal["layer", "token", "head"]
+
+_AXES: dict[Dim, int] = {
+    "layer": -4,
+    "token": -3,
+    "head": -2,
+}  # of scores [layers, tokens, heads, segments]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Select:
+    """How segments are chosen.
+
+    Attributes:
+        top_k: Segments to keep, K. At least as many as there are means no selection.
+        tau: Soft variant, between 0 and 1, instead of `top_k`: the segments' masses become
+            softmax(log(score) / tau), so that none is dropped and large ones grow.
+        aggregate: Dimensions that choose together: any of `head`, `token` and `layer`. The paper
+            uses none for language modelling and `head` with `token` for tasks. `token` lets a query
+            token see which segments later query tokens want; `layer` takes a first pass without
+            selection.
+        score_top: Probabilities that make up a segment's score (0: their mean).
+        aggregate_top: Scores that make up an aggregated score (0: their mean).
+    """
+
+    top_k: int = 2
+    tau: float | None = None
+    aggregate: frozenset[Dim] = frozenset({"head", "token"})
+    score_top: int = 5
+    aggregate_top: int = 5
+
+    def __post_init__(self) -> None:
+        """Normalise `aggregate` to a set and refuse values without a meaning.
+
+        Raises:
+            MethodError: `top_k` below 1, `tau` outside (0, 1), or an unknown dimension.
+        """
+        dims: Iterable[str] = (
+            (self.aggregate,) if isinstance(self.aggregate, str) else self.aggregate
+        )
+        object.__setattr__(self, "aggregate", frozenset(dims))
+        if self.top_k < 1:
+            raise MethodError(
+                f"select: top_k must be at least 1, got {self.top_k}. Leave select out for none."
+            )
+        if self.tau is not None and not 0 < self.tau < 1:
+            raise MethodError(f"select: tau must lie between 0 and 1, got {self.tau}")
+        unknown = sorted(self.aggregate - set(get_args(Dim)))
+        if unknown:
+            raise MethodError(
+                f"select: cannot aggregate over {', '.join(unknown)}. "
+                f"Known: {', '.join(get_args(Dim))}."
+            )
+
+    def scores(self, probabilities: Float[Array, "*rows segments tokens"], lengths: Array) -> Array:
+        """Score of each segment, `[*rows, segments]`: the sum of its largest probabilities."""
+        return _top_sum(probabilities, self.score_top, lengths)
+
+    def choose(
+        self,
+        scores: Float[Array, "*layers tokens heads segments"],
+        lengths: Int[Array, " segments"],
+        valid: Bool[Array, " tokens"],
+    ) -> Float[Array, "*layers any_tokens any_heads segments"]:
+        """Decide from scores: 1 for a chosen segment and 0 for others, or target masses if soft.
+
+        Args:
+            scores: From `scores`, before any selection; with a layer axis if `layer` is aggregated.
+            lengths: Tokens in each segment; empty ones are never chosen.
+            valid: Query tokens that are not padding; others have no say.
+
+        Returns:
+            The choice, with size 1 along each aggregated dimension.
+        """
+        scores = jnp.where(valid[:, None, None], jax.lax.stop_gradient(scores), 0.0)
+        for_all = self._aggregate(scores, valid)
+        filled = lengths > 0
+        if self.tau is not None:
+            logits = jnp.log(for_all + 1e-5) / self.tau
+            return jax.nn.softmax(jnp.where(filled, logits, -jnp.inf), axis=-1)
+        ranked = jnp.where(filled, for_all, -1.0)
+        _, best = jax.lax.top_k(ranked, min(self.top_k, ranked.shape[-1]))
+        chosen = jnp.sum(jax.nn.one_hot(best, ranked.shape[-1]), axis=-2)
+        return chosen * filled
+
+    def factors(
+        self, choice: Float[Array, "*rows segments"], masses: Float[Array, "*rows segments"]
+    ) -> Array:
+        """What to multiply each segment's probabilities by, given its present mass."""
+        return choice if self.tau is None else choice / jnp.maximum(masses, 1e-30)
+
+    def _aggregate(self, scores: Array, valid: Array) -> Array:
+        axes = sorted(_AXES[dim] + scores.ndim for dim in self.aggregate)
+        if not axes:
+            return scores
+        counts = [
+            jnp.sum(valid) if axis == scores.ndim - 3 else scores.shape[axis] for axis in axes
+        ]
+        flat = jnp.moveaxis(scores, axes, range(-len(axes), 0))
+        flat = flat.reshape(*flat.shape[: -len(axes)], -1)
+        total = _top_sum(flat, self.aggregate_top, jnp.prod(jnp.asarray(counts)))
+        return jnp.expand_dims(total, axes)
+
+
+def _top_sum(x: Array, top: int, count: Array) -> Array:
+    """Sum of the `top` largest of the last axis; 0: mean over `count` (the rest are zero)."""
+    if top <= 0:
+        return jnp.sum(x, axis=-1) / jnp.maximum(count, 1)
+    if top >= x.shape[-1]:
+        return jnp.sum(x, axis=-1)
+    return jnp.sum(jax.lax.top_k(x, top)[0], axis=-1)
