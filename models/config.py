@@ -126,7 +126,8 @@ class LlamaConfig:
             )
         if self.activation not in ACTIVATIONS:
             raise ConfigError(
-                f"activation {self.activation!r} is not supported. Supported: {', '.join(ACTIVATIONS)}."
+                f"activation {self.activation!r} is not supported. "
+                f"Supported: {', '.join(ACTIVATIONS)}."
             )
         if outside := [
             layer for layer in self.unrotated_layers if layer not in range(self.num_layers)

@@ -1,22 +1,21 @@
-"""Generation: a jitted loop over one shared context cache, for one query or many side by side."""
+"""Generation: answers to one query, or to many side by side, over one encoded context."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Float, Int
 
-from .cache import ContextCache, Tail, empty_tail
+from .cache import ContextCache, empty_tail
+from .decode_loop import Drawn, Rules, go_on, start
 from .errors import LayoutError
 from .layout import bucket
 from .method import Method
-from .models import Llama, unembed
+from .models import Llama
 from .query import check_room
-from .query_pass import read
-from .sampling import Sampling, sample
+from .sampling import Sampling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,35 +89,31 @@ def generate(
         model.config.eos_token_ids if stop_tokens is None else stop_tokens, jnp.int32
     )
     capacity = bucket(tokens.shape[1] + max_new_tokens)
-    check_room(model, cache, empty_tail(model, capacity), capacity, max(lengths) + max_new_tokens)
+    check_room(
+        model, cache, empty_tail(model, capacity), capacity, int(lengths.max()) + max_new_tokens
+    )
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(len(lengths)))
-    state = _start(model, cache, tokens, lengths, keys, stops, method, sampling, capacity, stats)
-    collected = _Collector(len(lengths), on_tokens)
-    collected.add(state)
-    while collected.steps < max_new_tokens and not collected.done.all():
-        state = _step(model, cache, state, stops, method, sampling, stats)
-        collected.add(state)
-    return collected.output(stats)
+    rules = Rules(method, sampling, stats)
+    rows = start(model, cache, tokens, lengths, keys, stops, rules, capacity)
+    gathered = _Gathered(len(lengths), on_tokens)
+    gathered.add(jax.tree.map(lambda x: x[None], rows.drawn), 1)
+    steps = 1 if on_tokens else _STEPS_PER_CALL
+    while (left := max_new_tokens - gathered.steps) and not gathered.done.all():
+        limit = jnp.asarray(min(left, steps), jnp.int32)
+        rows, drawn, count = go_on(model, cache, rows, stops, limit, rules, steps)
+        gathered.add(drawn, int(count))
+    return gathered.output(stats)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _State:
-    """One row between two steps: the token just drawn has not been read yet."""
-
-    token: Int[Array, ""]
-    done: Bool[Array, ""]  # the token, or one before it, is a stop token
-    tail: Tail
-    key: Key[Array, ""]
-    entropy: Float[Array, ""]
+_STEPS_PER_CALL = 32  # steps between two looks at the device, where nobody waits for each token
 
 
-class _Collector:
-    """Gathers each step's tokens on the host and passes them on."""
+class _Gathered:
+    """What was drawn so far, on the host."""
 
     def __init__(self, rows: int, on_tokens: Callable[[list[list[int]]], None] | None):
         self.done = np.zeros(rows, bool)
-        self.on_tokens = on_tokens
+        self._on_tokens = on_tokens
         self._lengths = np.zeros(rows, np.int32)
         self._tokens: list[np.ndarray] = []
         self._entropy: list[np.ndarray] = []
@@ -127,99 +122,21 @@ class _Collector:
     def steps(self) -> int:
         return len(self._tokens)
 
-    def add(self, state: _State) -> None:
-        tokens, done, entropy = jax.device_get((state.token, state.done, state.entropy))
-        self._entropy.append(np.where(self.done, np.nan, entropy))
-        self._tokens.append(tokens)
-        self._lengths += ~done
-        self.done = done
-        if self.on_tokens is not None:
-            self.on_tokens(
-                [[] if stopped else [int(t)] for t, stopped in zip(tokens, done, strict=True)]
-            )
+    def add(self, drawn: Drawn, count: int) -> None:
+        drawn = jax.device_get(drawn)
+        for step in range(count):
+            tokens, done = drawn.token[step], drawn.done[step]
+            self._entropy.append(np.where(self.done, np.nan, drawn.entropy[step]))
+            self._tokens.append(tokens)
+            self._lengths += ~done
+            self.done = done
+            if self._on_tokens is not None:
+                new = zip(tokens.tolist(), done, strict=True)
+                self._on_tokens([[] if stopped else [token] for token, stopped in new])
 
     def output(self, stats: bool) -> GenerateOutput:
         entropy = np.stack(self._entropy, axis=1) if stats else None
         return GenerateOutput(np.stack(self._tokens, axis=1), self._lengths, entropy)
-
-
-@functools.partial(jax.jit, static_argnames=("method", "sampling", "capacity", "stats"))
-def _start(
-    model: Llama,
-    cache: ContextCache,
-    tokens: Array,
-    lengths: Array,
-    keys: Array,
-    stops: Array,
-    method: Method,
-    sampling: Sampling,
-    capacity: int,
-    stats: bool,
-) -> _State:
-    """Read each row's query and draw its first token."""
-
-    def row(tokens: Array, length: Array, key: Array) -> _State:
-        tail = empty_tail(model, capacity)
-        return _advance(
-            model,
-            cache,
-            tail,
-            tokens,
-            length,
-            key,
-            jnp.zeros((), bool),
-            stops,
-            method,
-            sampling,
-            stats,
-        )
-
-    return jax.vmap(row)(tokens, lengths, keys)
-
-
-@functools.partial(
-    jax.jit, static_argnames=("method", "sampling", "stats"), donate_argnames="state"
-)
-def _step(
-    model: Llama,
-    cache: ContextCache,
-    state: _State,
-    stops: Array,
-    method: Method,
-    sampling: Sampling,
-    stats: bool,
-) -> _State:
-    """Read each row's last token and draw the next."""
-
-    def row(s: _State) -> _State:
-        one = jnp.ones((), jnp.int32)
-        return _advance(
-            model, cache, s.tail, s.token[None], one, s.key, s.done, stops, method, sampling, stats
-        )
-
-    return jax.vmap(row)(state)
-
-
-def _advance(
-    model: Llama,
-    cache: ContextCache,
-    tail: Tail,
-    tokens: Int[Array, " tokens"],
-    length: Int[Array, ""],
-    key: Key[Array, ""],
-    done: Bool[Array, ""],
-    stops: Int[Array, " stops"],
-    method: Method,
-    sampling: Sampling,
-    stats: bool,
-) -> _State:
-    hidden, tail, measured = read(model, cache, tail, tokens, length, method, stats)
-    token = sample(
-        unembed(model, hidden[length - 1]), jax.random.fold_in(key, tail.length), sampling
-    )
-    done = done | jnp.isin(token, stops)
-    entropy = jnp.zeros(()) if measured is None else measured.mean()
-    return _State(token.astype(jnp.int32), done, tail, key, entropy)
 
 
 def _pad_queries(

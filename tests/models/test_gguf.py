@@ -54,7 +54,7 @@ def test_each_architecture_reads_back_bit_for_bit(path, config):
     assert model.config == config
 
 
-@pytest.mark.parametrize("chunk", [256, 1 << 18])
+@pytest.mark.parametrize("chunk", [256, assemble.CHUNK])
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"])
 def test_each_type_is_dequantised_as_the_gguf_package_does(path, kind, chunk, monkeypatch):
     monkeypatch.setattr(assemble, "CHUNK", chunk)

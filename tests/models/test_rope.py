@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from pce_jax.models import LlamaConfig, RopeConfig
 from pce_jax.models.rope import Rotary, rotary_table, rotate
 
+PLAIN = RopeConfig()
 LLAMA3 = RopeConfig(kind="llama3", theta=500.0, factor=8.0, original_max_positions=64)
 YARN = RopeConfig(
     kind="yarn",
@@ -21,10 +23,10 @@ YARN = RopeConfig(
 )
 
 
-def config(rope: RopeConfig = RopeConfig(), head_dim: int = 16, **fields) -> LlamaConfig:
-    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8}
-    sizes |= {"num_layers": 3, "num_heads": 2, "num_kv_heads": 1}
-    return LlamaConfig(**sizes, head_dim=head_dim, rope=rope, **fields)
+def config(rope: RopeConfig = PLAIN, head_dim: int = 16, **fields: Any) -> LlamaConfig:
+    sizes: dict[str, Any] = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8}
+    sizes |= {"num_layers": 3, "num_heads": 2, "num_kv_heads": 1, "head_dim": head_dim}
+    return LlamaConfig(**sizes, rope=rope, **fields)
 
 
 def layer(table: Rotary, index: int = 0) -> Rotary:
@@ -43,7 +45,7 @@ def default(theta: float, dim: int) -> np.ndarray:
 
 
 def llama3(rope: RopeConfig, frequency: float) -> float:
-    """Share of the trained window's turns decides: few are stretched, many kept, blended between."""
+    """Turns within the trained window decide: few are stretched, many kept, blended between."""
     turns = rope.original_max_positions * frequency / (2 * math.pi)
     span = rope.high_freq_factor - rope.low_freq_factor
     kept = min(max((turns - rope.low_freq_factor) / span, 0.0), 1.0)
@@ -51,7 +53,7 @@ def llama3(rope: RopeConfig, frequency: float) -> float:
 
 
 def yarn(rope: RopeConfig, dim: int) -> np.ndarray:
-    """Linear ramp between the dimensions that turn `beta_fast` and `beta_slow` times in the window."""
+    """Linear ramp between the pairs that turn `beta_fast` and `beta_slow` times in the window."""
     plain = default(rope.theta, dim)
     turns = rope.original_max_positions * plain / (2 * math.pi)
     pair_of = np.poly1d(np.polyfit(np.log(turns), np.arange(dim // 2), 1))  # exactly linear
@@ -106,10 +108,13 @@ def test_yarn_frequencies(change: dict[str, float]):
         ({"attention_factor": 1.3}, 1.3),
         ({"attention_factor": 1.3, "mscale": 2.0, "mscale_all_dim": 0.5}, 1.3),
         ({"mscale": 2.0}, 0.1 * math.log(4) + 1),
-        ({"mscale": 2.0, "mscale_all_dim": 0.5}, (0.2 * math.log(4) + 1) / (0.05 * math.log(4) + 1)),
+        (
+            {"mscale": 2.0, "mscale_all_dim": 0.5},
+            (0.2 * math.log(4) + 1) / (0.05 * math.log(4) + 1),
+        ),
         ({"mscale": 0.7, "mscale_all_dim": 0.7}, 1.0),
     ],
-)  # fmt: skip
+)
 def test_yarn_amplitude(change: dict[str, float], expected: float):
     table = rotary_table(config(dataclasses.replace(YARN, **change)))
     np.testing.assert_allclose(table.amplitude, expected, rtol=1e-6)

@@ -1,8 +1,9 @@
-"""Tiny models in Hugging Face's spelling, one per property of the decoder, with weights out of a hash.
+"""Tiny models in Hugging Face's spelling, one per property of the decoder.
 
-The weights are made here, bit for bit the same on every machine, by the recorder (`record.py`), the live
-tests and the recorded tests alike: so the fixtures hold logits only. They are large enough for attention to
-be far from uniform, norms are not 1 and biases are not 0: a part that is left out or misread shows.
+The weights are made here, bit for bit the same on every machine, by the recorder (`record.py`), the
+live tests and the recorded tests alike: so the fixtures hold logits only. They are large enough for
+attention to be far from uniform, norms are not 1 and biases are not 0: a part that is left out or
+misread shows.
 """
 
 import dataclasses
@@ -183,7 +184,7 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 def weights(case: Case) -> dict[str, np.ndarray]:
-    """Every tensor of the case under its Hugging Face name, float32; written out family by family."""
+    """Every tensor of the case under its Hugging Face name, float32; independent of the library."""
     hf = case.hf
     d, mlp, layers = hf["hidden_size"], hf["intermediate_size"], hf["num_hidden_layers"]
     heads = hf["num_attention_heads"]

