@@ -1,8 +1,8 @@
 """From tensors in files to a model: check them all, then read them one by one into stacked arrays.
 
 What both file formats share. Memory stays at the finished parameters, the one being stacked, and
-a few megabytes: files are read in chunks and never mapped, and each parameter leaves for its device
-as soon as it is whole.
+the tensor being read: files are read in chunks, and each parameter leaves for its device as soon
+as it is whole.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ Progress = Callable[[int, int], None]
 """`progress(done, total)` is told, after each tensor, how many weights have been read."""
 
 CHUNK = 1 << 16
-"""Elements read at a time: a multiple of every quantisation block, and small enough for the allocator
-to hand out the same pages again (chunks of a megabyte fault them in anew, which triples the time)."""
+"""Elements to read at a time: a multiple of every quantisation block, and small enough for the
+allocator to hand out the same pages again; larger chunks fault in new ones, which costs seconds."""
 
 _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 _ALIGNMENT = 64  # XLA's CPU client takes arrays so aligned without copying them
@@ -40,14 +40,14 @@ class StoredTensor:
     Attributes:
         file: Where it is.
         shape: Its shape, slowest axis first.
-        read: `read(start, count)` gives `count` elements from the flat index `start`, a multiple of
-            `CHUNK`, in the dtype they are stored in (float32 if quantised).
+        pieces: Reads it as consecutive pieces of any shape, about `CHUNK` elements each, in the
+            dtype they are stored in (float32 if quantised).
         reorder: Puts the rows of the finished array in our order, in place.
     """
 
     file: Path
     shape: tuple[int, ...]
-    read: Callable[[int, int], np.ndarray]
+    pieces: Callable[[], Iterator[np.ndarray]]
     reorder: Callable[[np.ndarray], None] | None = None
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
@@ -56,13 +56,12 @@ class StoredTensor:
         Raises:
             WeightsError: The file ends before the tensor does.
         """
-        size = int(np.prod(self.shape, dtype=np.int64))
-        for start in range(0, size, CHUNK):
-            part = slice(start, min(start + CHUNK, size))
-            values = self.read(start, part.stop - start)
-            if values.size != part.stop - start:
-                raise WeightsError(f"{self.file} ended while it was read. Fetch it anew.")
-            yield part, values
+        size, done = int(np.prod(self.shape, dtype=np.int64)), 0
+        for values in self.pieces():
+            yield slice(done, done + values.size), values.reshape(-1)
+            done += values.size
+        if done != size:
+            raise WeightsError(f"{self.file} ended while it was read. Fetch it anew.")
 
 
 def check_dtype(dtype: Any) -> np.dtype:

@@ -7,12 +7,13 @@ through the header takes half a second. What the package does best is kept: undo
 import dataclasses
 import math
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from .assemble import StoredTensor
+from .assemble import CHUNK, StoredTensor
 from .errors import WeightsError
 from .problems import Problems
 
@@ -143,12 +144,14 @@ def _tensor(
     elif end > file_size:
         problems.add("cut short", f"{name} ends at byte {end}, {file.name} at {file_size}")
 
-    def read(start: int, count: int) -> np.ndarray:
-        offset, size = begin + start // block * block_bytes, count // block * block_bytes
-        data = np.fromfile(file, np.uint8, size, offset=offset)
-        if data.size != size or not size:
-            return data[:0]
-        # One long row: the package works on 16 rows at a time, which short rows make slow.
-        return gguf.dequantize(data[None], quantization)[0]
+    def pieces() -> Iterator[np.ndarray]:
+        with file.open("rb") as stream:
+            stream.seek(begin)
+            while (left := end - stream.tell()) > 0:
+                data = stream.read(min(left, CHUNK // block * block_bytes))
+                if not data or len(data) % block_bytes:
+                    return  # the file has shrunk since its header was read
+                # One long row: the package works on 16 rows at a time; short rows are slow.
+                yield gguf.dequantize(np.frombuffer(data, np.uint8)[None], quantization)[0]
 
-    return StoredTensor(file, shape, read)
+    return StoredTensor(file, shape, pieces)

@@ -14,7 +14,7 @@ from .errors import ConfigError, WeightsError
 from .families import hf_tensor_names
 from .llama import Llama
 from .problems import Problems
-from .safetensors_format import read_header
+from .safetensors_format import stored_tensors
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -31,7 +31,7 @@ def load_folder(
     """Read a model from a Hugging Face folder, one tensor at a time.
 
     The peak of memory is the weights in `dtype`, plus one stacked parameter where the device does
-    not share the host's memory, plus a few megabytes.
+    not share the host's memory, plus the tensor being read.
 
     Args:
         folder: Holds `config.json` with `model.safetensors`, or shards with their index, or
@@ -125,7 +125,7 @@ def _stored_tensors(folder: Path, problems: Problems) -> dict[str, StoredTensor]
 def _headers(files: Iterable[Path], problems: Problems) -> dict[str, StoredTensor]:
     stored: dict[str, StoredTensor] = {}
     for file in files:
-        for name, tensor in read_header(file, problems).items():
+        for name, tensor in stored_tensors(file, problems).items():
             if name.endswith(".rotary_emb.inv_freq"):
                 continue  # recomputed from the config
             if name in stored:

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from safetensors.numpy import save_file
 
 from .errors import WeightsError
 from .families import hf_tensor_names
 from .llama import Llama, parameter_shapes
-from .safetensors_format import write_file
 from .safetensors_reader import INDEX, SINGLE
 
-Shard = dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]
+Shard = dict[str, Callable[[], np.ndarray]]
+"""Functions that fetch the tensors of one file, by their names in it."""
 
 
 class SavesPretrained(Protocol):
@@ -34,12 +35,12 @@ def save_folder(
     model: Llama,
     folder: Path | str,
     tokenizer: SavesPretrained | None = None,
-    shard_bytes: int = 5 * 2**30,
+    shard_bytes: int = 2**31,
 ) -> None:
     """Write a model as a Hugging Face folder, in the dtype of its weights.
 
     The folder appears complete or not at all: it is written next to its place and then renamed.
-    Host memory is that of one tensor.
+    Host memory is at most twice that of one weight file.
 
     Args:
         model: Its arrays must be addressable from this process.
@@ -49,13 +50,13 @@ def save_folder(
             one file get an index.
 
     Raises:
-        FileExistsError: The folder has something in it, or is a file.
         ConfigError: transformers cannot express the model; the message says what would be lost.
-        WeightsError: Weights are spread over other processes, or are of several dtypes.
+        WeightsError: The folder has something in it or is a file, or weights are spread over other
+            processes or of several dtypes.
     """
     target = Path(folder).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target} exists and is not an empty folder. Choose another.")
+        raise WeightsError(f"{target} exists and is not an empty folder. Choose another.")
     hf = model.config.to_hf()
     dtype = _common_dtype(model)
     hf |= {"dtype": dtype.name, "torch_dtype": dtype.name}  # transformers 5 and 4
@@ -67,7 +68,7 @@ def save_folder(
             _write_json(unfinished / "generation_config.json", ids)
         if tokenizer is not None:
             tokenizer.save_pretrained(str(unfinished))
-        _write_shards(unfinished, shards, dtype)
+        _write_shards(unfinished, shards)
 
 
 def _common_dtype(model: Llama) -> np.dtype:
@@ -111,7 +112,7 @@ def _plan(model: Llama, itemsize: int, shard_bytes: int) -> list[Shard]:
         if shards[-1] and used + size > shard_bytes:
             shards.append({})
             used = 0
-        shards[-1][name] = (shape, fetch)
+        shards[-1][name] = fetch
         used += size
     return shards
 
@@ -125,17 +126,23 @@ def _fetch_layer(stacked: jax.Array, layer: int) -> Callable[[], np.ndarray]:
     return lambda: jax.device_get(stacked[layer])
 
 
-def _write_shards(folder: Path, shards: list[Shard], dtype: np.dtype) -> None:
+def _write_shards(folder: Path, shards: list[Shard]) -> None:
     if len(shards) == 1:
-        write_file(folder / SINGLE, shards[0], dtype)
+        _write_shard(folder / SINGLE, shards[0])
         return
     weight_map, total = {}, 0
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        write_file(folder / name, shard, dtype)
+        total += _write_shard(folder / name, shard)
         weight_map |= dict.fromkeys(shard, name)
-        total += sum(math.prod(shape) for shape, _ in shard.values()) * dtype.itemsize
     _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _write_shard(file: Path, shard: Shard) -> int:
+    """Fetch a file's tensors and write them; returns their size in bytes."""
+    arrays = {name: fetch() for name, fetch in shard.items()}
+    save_file(arrays, file, metadata={"format": "pt"})  # transformers refuses files without
+    return sum(array.nbytes for array in arrays.values())
 
 
 def _write_json(file: Path, value: dict[str, Any]) -> None:

@@ -408,6 +408,6 @@ def _logits(config: LlamaConfig) -> np.ndarray:
     scaled = {
         name: value * np.float32(value.shape[-1] ** -0.5) for name, value in parameters.items()
     }
-    tokens = np.arange(80) * 7 % config.vocab_size
+    tokens: Any = np.arange(80) * 7 % config.vocab_size
     with jax.disable_jit():  # the config is static: compiling for each would take far longer
         return np.asarray(forward(Llama(config, scaled), tokens))

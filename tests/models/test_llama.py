@@ -29,7 +29,7 @@ EVERYTHING = LlamaConfig(
     qk_norm=True,
     unrotated_layers=(1,),
 )
-TOKENS = np.arange(22).reshape(2, 11) * 5 % 37
+TOKENS: Any = np.arange(22).reshape(2, 11) * 5 % 37
 
 
 def case_model(name: str) -> Llama:
@@ -123,7 +123,7 @@ def test_attend_gets_heads_before_rotation_and_one_layers_slices():
 def test_queries_and_keys_are_given_unrotated():
     # The first layer sees the same token twice: what tells the two apart can only be a position.
     _, kept = decode_stack(
-        model(), embed(model(), np.array([3, 3])), attend, {"weight": jnp.ones(3)}
+        model(), embed(model(), jnp.array([3, 3])), attend, {"weight": jnp.ones(3)}
     )
     np.testing.assert_allclose(kept["k"][0, 0], kept["k"][0, 1], rtol=1e-6)
 

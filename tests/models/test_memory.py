@@ -25,9 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 MIB = 2**20
-SLACK = (
-    48 * MIB
-)  # chunks, compiled slices, the allocator; less than any file or stacked matrix here
+SLACK = 48 * MIB  # chunks, the allocator; less than any file or stacked matrix here
 
 CONFIG = tiny_config(
     vocab_size=40_000,
@@ -40,6 +38,8 @@ CONFIG = tiny_config(
     tie_embeddings=True,
 )
 WEIGHTS = CONFIG.num_parameters
+EMBEDDING = CONFIG.vocab_size * CONFIG.hidden_size  # the largest parameter
+SHARD = 100 * MIB  # of 354 in all
 
 MEASURE = """
 import json, sys
@@ -86,7 +86,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2)])
 def test_reading_a_folder_takes_the_weights_and_little_more(folder, dtype, itemsize):
     rise = peak(f"model = models.load_folder({str(folder)!r}, dtype={dtype!r})")
-    assert WEIGHTS * itemsize < rise < WEIGHTS * itemsize + SLACK, f"{rise / MIB:.0f} MiB"
+    mapped = EMBEDDING * 2  # of the file, while its largest tensor is read
+    assert WEIGHTS * itemsize < rise < WEIGHTS * itemsize + mapped + SLACK, f"{rise / MIB:.0f} MiB"
 
 
 def test_reading_a_gguf_takes_the_weights_and_little_more(tmp_path):
@@ -101,10 +102,9 @@ def test_reading_a_gguf_takes_the_weights_and_little_more(tmp_path):
     assert WEIGHTS * 4 < rise < WEIGHTS * 4 + SLACK, f"{rise / MIB:.0f} MiB"
 
 
-def test_writing_takes_little_memory(folder, tmp_path):
+def test_writing_takes_the_memory_of_two_files_at_most(folder, tmp_path):
     rise = peak(
-        f"models.save_folder(model, {str(tmp_path / 'copy')!r}, shard_bytes=100 * 2**20)",
+        f"models.save_folder(model, {str(tmp_path / 'copy')!r}, shard_bytes={SHARD})",
         before=f"model = models.load_folder({str(folder)!r}, dtype='bfloat16')",
     )
-    embedding = CONFIG.vocab_size * CONFIG.hidden_size * 2  # the largest tensor
-    assert rise < embedding + SLACK, f"{rise / MIB:.0f} MiB"
+    assert rise < 2 * SHARD + SLACK, f"{rise / MIB:.0f} MiB"

@@ -80,7 +80,7 @@ def test_linear_frequencies_are_those_of_squeezed_positions():
 @pytest.mark.parametrize(
     "change", [{}, {"factor": 32.0}, {"low_freq_factor": 0.5, "high_freq_factor": 9.0}]
 )
-def test_llama3_frequencies(change: dict[str, float]):
+def test_llama3_frequencies(change: dict[str, Any]):
     rope = dataclasses.replace(LLAMA3, **change)
     expected = [llama3(rope, frequency) for frequency in default(rope.theta, 32)]
     table = rotary_table(config(rope, head_dim=32))
@@ -94,7 +94,7 @@ def test_llama3_frequencies(change: dict[str, float]):
     "change",
     [{}, {"truncate": False}, {"beta_fast": 32.0, "beta_slow": 1.0}, {"factor": 16.0}],
 )
-def test_yarn_frequencies(change: dict[str, float]):
+def test_yarn_frequencies(change: dict[str, Any]):
     rope = dataclasses.replace(YARN, **change)
     table = rotary_table(config(rope, head_dim=32))
     np.testing.assert_allclose(table.frequencies[0], yarn(rope, 32), rtol=1e-5)
@@ -115,7 +115,7 @@ def test_yarn_frequencies(change: dict[str, float]):
         ({"mscale": 0.7, "mscale_all_dim": 0.7}, 1.0),
     ],
 )
-def test_yarn_amplitude(change: dict[str, float], expected: float):
+def test_yarn_amplitude(change: dict[str, Any], expected: float):
     table = rotary_table(config(dataclasses.replace(YARN, **change)))
     np.testing.assert_allclose(table.amplitude, expected, rtol=1e-6)
 
