@@ -13,6 +13,7 @@ exclude_patterns = ["_build"]
 default_role = "code"  # docstrings write names in single back quotes
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # shapes stand in the signature's annotations and in the text
+napoleon_attr_annotations = False
 autodoc_default_options = {"members": True}
 add_module_names = False
 

@@ -123,10 +123,9 @@ class _Gathered:
         return len(self._tokens)
 
     def add(self, drawn: Drawn, count: int) -> None:
-        drawn = jax.device_get(drawn)
-        for step in range(count):
-            tokens, done = drawn.token[step], drawn.done[step]
-            self._entropy.append(np.where(self.done, np.nan, drawn.entropy[step]))
+        seen = (np.asarray(x)[:count] for x in (drawn.token, drawn.done, drawn.entropy))
+        for tokens, done, entropy in zip(*seen, strict=True):
+            self._entropy.append(np.where(self.done, np.nan, entropy))
             self._tokens.append(tokens)
             self._lengths += ~done
             self.done = done

@@ -132,7 +132,7 @@ def pack(
     if empty:
         raise LayoutError(f"document {', '.join(empty)} of {len(items)} is empty: leave it out.")
     prefix = encode_text(tokenizer, sink) if sink else ()
-    return from_segments(group(items, len(items) if degree is None else degree), prefix)
+    return from_segments(group(items, max(len(items), 1) if degree is None else degree), prefix)
 
 
 def from_segments(segments: Sequence[Sequence[int]], sink: Sequence[int] = ()) -> SegmentedContext:

@@ -85,7 +85,9 @@ class Positions:
                 inside = (above / below - lengths)[:, None] + index.astype(jnp.float32)
             case "spread":
                 inside = index * (above / below) / safe
-                if self.span != "harmonic" and not self.fractional:
+                if self.span == "harmonic":
+                    inside = _settle(inside)
+                elif not self.fractional:
                     inside = _floor_divide(inside, index * above, safe * below)
         return self.whole(start + inside), self.whole(start + above / below)
 
@@ -103,7 +105,8 @@ class Positions:
                 return jnp.sum(lengths), filled
             case "harmonic":
                 inverse = jnp.where(lengths > 0, 1.0 / jnp.maximum(lengths, 1), 0.0)
-                return filled / jnp.maximum(jnp.sum(inverse), 1e-9), jnp.ones(())
+                mean = filled / jnp.maximum(jnp.sum(inverse), 1e-9)
+                return jnp.where(jnp.any(lengths > 0), _settle(mean), 0.0), jnp.ones(())
 
 
 def _floor_divide(estimate: Array, above: Array, below: Array) -> Array:
@@ -116,3 +119,12 @@ def _floor_divide(estimate: Array, above: Array, below: Array) -> Array:
     remainder = above - quotient * below
     quotient = quotient + (remainder >= below) - (remainder < 0)
     return quotient.astype(jnp.float32)
+
+
+def _settle(positions: Array) -> Array:
+    """Put what is a whole number but for float32's rounding onto it, so that truncation keeps it.
+
+    The harmonic mean comes from rounded inverses: that of 49 segments of 3 would be below 3.
+    """
+    nearest = jnp.round(positions)
+    return jnp.where(jnp.abs(positions - nearest) <= 4e-6 * positions, nearest, positions)

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .cache import ContextCache, Tail, empty_tail
@@ -52,7 +53,7 @@ class ScoreOutput:
 def query(
     model: Llama,
     cache: ContextCache,
-    tokens: Int[Array, " tokens"],
+    tokens: Int[Array | np.ndarray, " tokens"],
     method: Method = Method(),
     *,
     length: Int[Array, ""] | int | None = None,
@@ -100,7 +101,7 @@ def query(
 def score(
     model: Llama,
     cache: ContextCache,
-    tokens: Int[Array, " tokens"],
+    tokens: Int[Array | np.ndarray, " tokens"],
     method: Method = Method(),
     *,
     length: Int[Array, ""] | int | None = None,

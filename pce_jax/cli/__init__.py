@@ -1,0 +1,5 @@
+"""The command line: `pce-jax demo | generate | doctor`, also as `python -m pce_jax.cli`."""
+
+from .app import main
+
+__all__ = ["main"]

@@ -1,0 +1,111 @@
+"""From arguments to a command, and from whatever it raises to an exit status.
+
+Status 0: done. 1: `doctor` found something wrong, or the reader of a pipe went away. 2: the
+arguments or the files they name cannot be used. 130: interrupted.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+import tyro
+
+from .console import error_console, print_error
+from .demo import Demo
+from .doctor import Doctor
+from .generate import Generate
+
+COMMANDS: dict[str, type[Demo | Generate | Doctor]] = {
+    "demo": Demo,
+    "generate": Generate,
+    "doctor": Doctor,
+}
+
+DESCRIPTION = """\
+Parallel context encoding: read the parts of a long context side by side, query them together, and
+keep the attention entropy low. Start with `pce-jax demo`; `pce-jax COMMAND --help` lists a command's
+options."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; those of the process by default.
+
+    Returns:
+        The exit status. Defects keep their traceback: any exception that is not meant for the user
+        is raised.
+    """
+    try:
+        with _logging_to_stderr():
+            status = _run(argv)
+        sys.stdout.flush()  # here, where a reader that went away can still be dealt with
+        return status
+    except KeyboardInterrupt:
+        error_console().print("Interrupted.")
+        return 130
+    except BrokenPipeError:
+        _forget_stdout()
+        return 1
+    except Exception as error:
+        if not _for_user(error):
+            raise
+        print_error(error)
+        return 2
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="pce-jax", description=DESCRIPTION, args=argv
+        )
+        if not isinstance(command, Doctor):
+            _check_versions()
+        return command.run()
+    except SystemExit as error:  # from tyro: 0 after help, 2 after a usage error
+        return error.code if isinstance(error.code, int) else 2
+
+
+class _BrokenInstallError(ImportError):
+    """jax and flax cannot be imported together; `pce-jax doctor` still runs and says more."""
+
+
+def _check_versions() -> None:
+    from pce_jax._versions import check_installed
+
+    try:
+        check_installed()
+    except ImportError as error:
+        raise _BrokenInstallError(str(error)) from error
+
+
+def _for_user(error: Exception) -> bool:
+    """Whether the message alone says all there is to say."""
+    if isinstance(error, _BrokenInstallError):
+        return True
+    from pce_jax.errors import USER_ERRORS  # late: it imports jax
+
+    return isinstance(error, USER_ERRORS)
+
+
+@contextlib.contextmanager
+def _logging_to_stderr() -> Iterator[None]:
+    """Show what the library logs, such as that a model is being fetched."""
+    logger, handler = logging.getLogger("pce_jax"), logging.StreamHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _forget_stdout() -> None:
+    """Send what is still buffered for a reader that went away to nowhere, quietly."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,81 @@
+"""Types of flags that tyro does not know by itself: comma-separated lists and names of methods."""
+
+import difflib
+from typing import Annotated
+
+from tyro.constructors import PrimitiveConstructorSpec
+
+METHOD_NAMES = ("full", "naive", "sink", "sel", "sink+sel")
+"""The keys of `pce_jax.METHODS`, without importing jax for them."""
+
+
+def parse_degrees(text: str) -> tuple[int, ...]:
+    """Read `1,2,4`: ascending, each once.
+
+    Raises:
+        ValueError: Not whole numbers, or one below 1. Its text is shown under the flag's name.
+    """
+    try:
+        degrees = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a list of whole numbers. Separate them by commas, as in 1,2,4,8."
+        ) from None
+    if degrees[0] < 1:
+        raise ValueError(f"a degree must be at least 1 (1 is full attention), got {degrees[0]}.")
+    return tuple(degrees)
+
+
+def parse_method(text: str) -> str:
+    """Check the name of a method.
+
+    Raises:
+        ValueError: There is no such method; the nearest one is named.
+    """
+    name = text.strip().lower()
+    if name in METHOD_NAMES:
+        return name
+    near = difflib.get_close_matches(name, METHOD_NAMES, n=1, cutoff=0.4)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(f"there is no method {text!r}.{hint} Known: {', '.join(METHOD_NAMES)}.")
+
+
+def parse_methods(text: str) -> tuple[str, ...]:
+    """Read `naive,sink+sel`: each once, in the order given.
+
+    Raises:
+        ValueError: There is no such method.
+    """
+    return tuple(dict.fromkeys(parse_method(part) for part in text.split(",")))
+
+
+Degrees = Annotated[
+    tuple[int, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="P,P,...",
+        instance_from_str=lambda args: parse_degrees(args[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(map(str, value))],
+    ),
+]
+MethodName = Annotated[
+    str,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{" + ",".join(METHOD_NAMES) + "}",
+        instance_from_str=lambda args: parse_method(args[0]),
+        is_instance=lambda value: isinstance(value, str),
+        str_from_instance=lambda value: [value],
+    ),
+]
+MethodNames = Annotated[
+    tuple[str, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME,NAME,...",
+        instance_from_str=lambda args: parse_methods(args[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(value)],
+    ),
+]

@@ -1,0 +1,1 @@
+"""`pce-jax demo`: perplexity and attention entropy against the degree of parallelism."""
