@@ -117,7 +117,7 @@ def mix(
         logs = [part + _safe_log(f)[..., None] for part, f in zip(logs, factors, strict=True)]
         masses = [m * f for m, f in zip(masses, factors, strict=True)]
     out = _sum([_values(part, group) for part, group in zip(p, groups, strict=True)])
-    total = -_sum([jnp.sum(part * log, axis=(-2, -1)) for part, log in zip(p, logs, strict=True)])
+    total = -_sum([_sum_p_log_p(part, log) for part, log in zip(p, logs, strict=True)])
     between = -_sum([jnp.sum(m * _safe_log(m), axis=-1) for m in masses])
     return out.astype(q.dtype), Entropy(total, between)
 
@@ -167,6 +167,11 @@ def _cut(x: Float[Array, "heads keys"], segments: int) -> Float[Array, "heads se
 
 def _sum(terms: list[Array]) -> Array:
     return functools.reduce(jnp.add, terms)
+
+
+def _sum_p_log_p(p: Array, log: Array) -> Float[Array, " heads"]:
+    """Over segments and keys; the log of an unseen key is huge and must not reach a slope."""
+    return jnp.sum(jnp.where(p > 0, p * log, 0.0), axis=(-2, -1))
 
 
 def _safe_log(x: Array) -> Array:

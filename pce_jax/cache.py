@@ -62,7 +62,15 @@ class Tail:
 
 
 def empty_tail(model: Llama, capacity: int) -> Tail:
-    """A tail for up to `capacity` query and generated tokens."""
+    """A tail for up to `capacity` query and generated tokens.
+
+    Example:
+        >>> tail = pce.empty_tail(model, 64)
+        >>> first = pce.query(model, cache, jnp.array([1, 2, 3]), tail=tail)
+        >>> second = pce.query(model, cache, jnp.array([4]), tail=first.tail)
+        >>> int(second.tail.length)
+        4
+    """
     return Tail(empty_kv(model.config, capacity, model.dtype), jnp.zeros((), jnp.int32))
 
 

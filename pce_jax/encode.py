@@ -37,7 +37,7 @@ def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -
 
     Example:
         >>> model, tokenizer = pce.load("smollm2-135m")
-        >>> context = pce.pack(tokenizer, ["Ada wrote code.\\n\\n", "Bob baked bread.\\n\\n"])
+        >>> context = pce.pack(tokenizer, ["Ada wrote code.\n\n", "Bob baked bread.\n\n"])
         >>> cache = pce.encode(model, context)
         >>> cache.segments.k.shape  # layers, kv_heads, segments, tokens (padded), head_dim
         (30, 3, 2, 16, 64)

@@ -78,7 +78,7 @@ def generate(
             the model's positions.
 
     Example:
-        >>> question = tokenizer.encode("Question: Who baked bread?\\nAnswer:")
+        >>> question = tokenizer.encode("Question: Who baked bread?\nAnswer:")
         >>> out = pce.generate(model, cache, question, max_new_tokens=8)
         >>> answer = tokenizer.decode(out.sequences()[0])
     """

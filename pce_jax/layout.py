@@ -42,6 +42,10 @@ def bucket(size: int, smallest: int = 16) -> int:
     Args:
         size: What has to fit.
         smallest: The first bucket; a power of two.
+
+    Example:
+        >>> pce.bucket(3), pce.bucket(17), pce.bucket(25)
+        (16, 24, 32)
     """
     power = max(smallest, 1 << max(size - 1, 0).bit_length())
     return power * 3 // 4 if power > smallest and size <= power * 3 // 4 else power
@@ -55,6 +59,12 @@ def pad_tokens(tokens: Sequence[int] | np.ndarray) -> tuple[Int[np.ndarray, " bu
 
     Raises:
         LayoutError: There are no tokens.
+
+    Example:
+        >>> tokens, length = pce.pad_tokens([5, 6, 7])
+        >>> out = pce.query(model, cache, tokens, length=length)
+        >>> tokens.shape, length
+        ((16,), 3)
     """
     if not len(tokens):
         raise LayoutError("no tokens: the text is empty. Give at least one token.")
@@ -76,6 +86,11 @@ def split(tokens: Sequence[int], degree: int, sink: Sequence[int] = ()) -> Segme
 
     Raises:
         LayoutError: No tokens, or `degree` is not between 1 and their number.
+
+    Example:
+        >>> context = pce.split(tokenizer.encode("One long text that goes on and on."), degree=4)
+        >>> context.lengths
+        array([3, 3, 3], dtype=int32)
     """
     tokens = list(tokens)
     _check_degree(degree)
@@ -101,6 +116,10 @@ def group(items: Sequence[Sequence[int]], degree: int) -> list[list[int]]:
 
     Raises:
         LayoutError: No items, or `degree` is below 1.
+
+    Example:
+        >>> pce.group([[1], [2, 2], [3]], degree=2)
+        [[1, 2, 2], [3]]
     """
     _check_degree(degree)
     if not items:
@@ -126,6 +145,12 @@ def pack(
 
     Raises:
         LayoutError: No documents, an empty document (named by its number), or `degree` below 1.
+
+    Example:
+        >>> documents = ["Ada wrote code.\n\n", "Bob baked bread.\n\n", "Cleo sang.\n\n"]
+        >>> context = pce.pack(tokenizer, documents, sink="\n\n")
+        >>> context.segments.shape, context.lengths  # padded to (segments, tokens)
+        ((3, 16), array([6, 5, 5], dtype=int32))
     """
     items = [encode_text(tokenizer, text) for text in documents]
     empty = [str(number) for number, item in enumerate(items, 1) if not item]
@@ -140,6 +165,10 @@ def from_segments(segments: Sequence[Sequence[int]], sink: Sequence[int] = ()) -
 
     Raises:
         LayoutError: There are no segments.
+
+    Example:
+        >>> pce.from_segments([[1, 2, 3], [4]], sink=[9]).lengths
+        array([3, 1], dtype=int32)
     """
     if not segments:
         raise LayoutError("there are no segments: give at least one.")
@@ -155,6 +184,10 @@ def join(context: SegmentedContext) -> SegmentedContext:
     """The same tokens as one segment, of the same padded size: what full attention reads.
 
     Works on traced arrays.
+
+    Example:
+        >>> pce.join(pce.from_segments([[1, 2, 3], [4]])).lengths
+        Array([4], dtype=int32)
     """
     tokens = context.segments.shape[1]
     real = (jnp.arange(tokens) < jnp.asarray(context.lengths)[:, None]).reshape(-1)

@@ -8,7 +8,7 @@ from .selection import Select
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """How a context is encoded and attended to. Hashable: pass it as a static argument under `jit`.
+    r"""How a context is encoded and attended to. Hashable: static under `jit`.
 
     Attributes:
         sink: Text of the shared prefix in front of every segment (paper, section 4.1); hand it to
@@ -16,6 +16,11 @@ class Method:
         positions: Which positions segments and query take.
         select: Selective attention, or `None` to attend to every segment.
         full: Read the segments as one: ordinary full attention, the yardstick.
+
+    Example:
+        >>> method = pce.Method(sink="\n\n", select=pce.Select(top_k=4))
+        >>> pce.METHODS["sink"].select is None
+        True
     """
 
     sink: str = ""

@@ -38,6 +38,11 @@ class Positions:
         sequential: Consecutive true positions instead of a shared span; `span` and `align` then
             mean nothing.
         fractional: Keep fractions of positions; the published code truncates them towards zero.
+
+    Example:
+        >>> places, query_start = pce.Positions().of_segments(jnp.array([3, 5]), tokens=5, start=2)
+        >>> places[0, :3], query_start  # the shorter segment is stretched
+        (Array([2., 3., 5.], dtype=float32), Array(7., dtype=float32))
     """
 
     span: Span = "max"

@@ -19,6 +19,10 @@ class Sampling:
         top_k: Draw among this many most likely tokens only; 0 for all.
         top_p: Draw among the fewest most likely tokens whose probabilities reach this sum; 1 for
             all.
+
+    Example:
+        >>> warm = pce.Sampling(temperature=0.7, top_p=0.9)
+        >>> out = pce.generate(model, cache, [1, 2], max_new_tokens=2, sampling=warm, seed=1)
     """
 
     temperature: float = 0.0
@@ -48,6 +52,10 @@ def sample(
         logits: Next-token logits.
         key: Random key; unused when greedy.
         sampling: How to draw.
+
+    Example:
+        >>> int(pce.sample(jnp.array([0.1, 2.0, 0.3]), jax.random.key(0), pce.Sampling()))
+        1
     """
     if sampling.temperature == 0:
         return jnp.argmax(logits)

@@ -39,6 +39,10 @@ class Select:
             selection.
         score_top: Probabilities that make up a segment's score (0: their mean).
         aggregate_top: Scores that make up an aggregated score (0: their mean).
+
+    Example:
+        >>> each_chooses = pce.Select(top_k=2, aggregate=frozenset())
+        >>> out = pce.query(model, cache, jnp.array([1, 2]), pce.Method(select=each_chooses))
     """
 
     top_k: int = 2
@@ -95,7 +99,7 @@ class Select:
         filled = lengths > 0
         if self.tau is not None:
             logits = jnp.log(for_all + 1e-5) / self.tau
-            return jax.nn.softmax(jnp.where(filled, logits, -jnp.inf), axis=-1)
+            return jax.nn.softmax(logits, axis=-1, where=filled)
         ranked = jnp.where(filled, for_all, -1.0)
         _, best = jax.lax.top_k(ranked, min(self.top_k, ranked.shape[-1]))
         chosen = jnp.sum(jax.nn.one_hot(best, ranked.shape[-1]), axis=-2)
@@ -105,7 +109,9 @@ class Select:
         self, choice: Float[Array, "*rows segments"], masses: Float[Array, "*rows segments"]
     ) -> Array:
         """What to multiply each segment's probabilities by, given its present mass."""
-        return choice if self.tau is None else choice / jnp.maximum(masses, 1e-30)
+        if self.tau is None:
+            return choice
+        return choice / jnp.maximum(masses, 1e-18)  # the slope divides by its square: still finite
 
     def _aggregate(self, scores: Array, valid: Array) -> Array:
         axes = sorted(_AXES[dim] + scores.ndim for dim in self.aggregate)

@@ -11,6 +11,7 @@ model's parameters and the numbers that describe a method.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -101,7 +102,7 @@ def dense_pass(
         group += [QUERY] * len(part)
     tokens = [*sink, *(t for s in segments for t in s), *(t for p in passes for t in p)]
     bounds = np.cumsum([first, *map(len, passes)])
-    rows = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    rows = [slice(a, b) for a, b in itertools.pairwise(bounds)]
     members = [np.flatnonzero(np.array(group) == number) for number in range(len(segments))]
     if sum(len(m) > 0 for m in members) < 2:
         select = None  # nothing to choose from
@@ -152,7 +153,9 @@ def _run(
         q, k = (_rotate(a, positions, config.rope.theta) for a in (q, k))
         k, v = np.repeat(k, shared, axis=1), np.repeat(v, shared, axis=1)
         logits = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(config.head_dim)
-        p = np.where(visible, np.exp(logits - np.where(visible, logits, -np.inf).max(-1)[..., None]), 0)
+        p = np.where(
+            visible, np.exp(logits - np.where(visible, logits, -np.inf).max(-1)[..., None]), 0
+        )
         p /= p.sum(-1, keepdims=True)
         for number, part in enumerate(rows if select is not None else []):
             seen = _scores(p[:, part], members, select.score_top)
@@ -197,7 +200,7 @@ def _scores(p: np.ndarray, members: list[np.ndarray], top: int) -> np.ndarray:
 
 
 def _choose(scores: np.ndarray, members: list[np.ndarray], select: Any) -> np.ndarray:
-    """1 or 0 for each segment, or its target mass, shaped like `scores [layers, tokens, heads, segments]`."""
+    """1 or 0 for each segment, or its target mass; `scores [layers, tokens, heads, segments]`."""
     filled = [number for number, keys in enumerate(members) if len(keys)]
     choice = np.zeros_like(scores)
     for index in np.ndindex(scores.shape[:3]):

@@ -66,7 +66,7 @@ def answer(
     *,
     degree: int | None = None,
     max_new_tokens: int = 64,
-    sampling: Sampling = Sampling(),
+    sampling: Sampling | None = None,
     seed: int = 0,
     stops: Sequence[str] = (),
     ignore_end: bool = False,
@@ -82,7 +82,7 @@ def answer(
         method: How to encode and attend.
         degree: Number of segments; one a document by default.
         max_new_tokens: Tokens to generate at most.
-        sampling: How to draw them.
+        sampling: How to draw them; greedy by default.
         seed: Of the draws.
         stops: Strings that end the answer.
         ignore_end: Go on past the model's own end token.
@@ -113,7 +113,7 @@ def answer(
             tokens,
             method,
             max_new_tokens=max_new_tokens,
-            sampling=sampling,
+            sampling=sampling or Sampling(),
             seed=seed,
             stop_tokens=() if ignore_end else None,
             on_tokens=take,

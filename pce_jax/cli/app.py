@@ -8,7 +8,8 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import tyro
 
@@ -17,16 +18,17 @@ from .demo import Demo
 from .doctor import Doctor
 from .generate import Generate
 
-COMMANDS: dict[str, type[Demo | Generate | Doctor]] = {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": Demo,
     "generate": Generate,
     "doctor": Doctor,
 }
 
+# tyro keeps paragraphs and does not wrap them: each must fit a narrow terminal.
 DESCRIPTION = """\
-Parallel context encoding: read the parts of a long context side by side, query them together, and
-keep the attention entropy low. Start with `pce-jax demo`; `pce-jax COMMAND --help` lists a command's
-options."""
+Read the parts of a long context side by side, and query them together.
+
+Start with: pce-jax demo"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="pce-jax", description=DESCRIPTION, args=argv
+            COMMANDS,
+            prog="pce-jax",
+            description=DESCRIPTION,
+            args=argv,
+            config=(tyro.conf.FlagCreatePairsOff,),
         )
         if not isinstance(command, Doctor):
             _check_versions()
@@ -92,7 +98,7 @@ def _for_user(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _logging_to_stderr() -> Iterator[None]:
+def _logging_to_stderr() -> Generator[None]:
     """Show what the library logs, such as that a model is being fetched."""
     logger, handler = logging.getLogger("pce_jax"), logging.StreamHandler()
     level = logger.level

@@ -2,13 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -36,7 +36,7 @@ def print_error(error: Exception) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int | None = None) -> Iterator[Callable[[int, int, str], None]]:
+def progress(title: str, total: int | None = None) -> Generator[Callable[[int, int, str], None]]:
     """Show how far a long task is: a bar with the time left, or now and then a line.
 
     Args:
@@ -53,7 +53,7 @@ def progress(title: str, total: int | None = None) -> Iterator[Callable[[int, in
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),

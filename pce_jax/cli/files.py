@@ -1,8 +1,9 @@
 """Reading texts and writing results, with errors that say what to do."""
 
+import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +15,7 @@ class InputError(PceError):
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the text of a UTF-8 file, with line ends as `\\n`.
+    """Return the text of a UTF-8 file, .
 
     Args:
         path: The file.
@@ -45,25 +46,36 @@ def read_text(path: Path, what: str) -> str:
     return text
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder for results and check that it can be written, before the work begins.
+@contextmanager
+def results_folder(folder: Path) -> Generator[None]:
+    """Create a folder for results before the work begins, so that it cannot fail at its end.
+
+    What was created is removed again if an exception leaves it empty.
 
     Raises:
         InputError: It cannot be created or written.
     """
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(0, "permission denied")
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InputError(
             f"--out: the folder {folder} cannot be created or written: "
             f"{error.strerror or error}. Name another with --out."
         ) from error
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # not empty
+            for path in created:
+                path.rmdir()
+        raise
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def written_whole(path: Path) -> Generator[BinaryIO]:
     """Write a file so that it appears complete or not at all.
 
     Yields:

@@ -1,8 +1,10 @@
 """Types of flags that tyro does not know by itself: comma-separated lists and names of methods."""
 
 import difflib
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
+import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 METHOD_NAMES = ("full", "naive", "sink", "sel", "sink+sel")
@@ -77,5 +79,22 @@ MethodNames = Annotated[
         instance_from_str=lambda args: parse_methods(args[0]),
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: [",".join(value)],
+    ),
+]
+
+# What is None by default: without these, tyro shows `{None}|INT (default: None)`.
+Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE [FILE ...]")]
+Texts = Annotated[
+    tuple[str, ...],
+    tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(default: none)"),
+]
+MaybeFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+MaybeText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")]
+MaybeCount = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+MaybeDtype = Annotated[
+    Literal["float32", "bfloat16", "float16"] | None,
+    tyro.conf.arg(
+        metavar="{float32,bfloat16,float16}",
+        help_behavior_hint="(default: float32 on CPU, else bfloat16)",
     ),
 ]

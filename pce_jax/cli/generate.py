@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .console import error_console
-from .flags import MethodName
+from .flags import Files, MaybeCount, MaybeDtype, MaybeText, MethodName, Texts
 
 if TYPE_CHECKING:
     from pce_jax.method import Method
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Answer a question over documents that are encoded side by side.
+    r"""Answer a question over documents that are encoded side by side.
 
     The answer goes to stdout (as it is made, on a terminal), a summary to stderr.
 
@@ -29,26 +28,26 @@ class Generate:
         degree: Group the documents into this many segments. By default each is one.
         sink: Text of the shared prefix, instead of the method's own.
         select_top_k: Segments that each query keeps (methods with "sel"), instead of 2.
-        template: The query. {question} is replaced, and \\n is a line break.
+        template: The query. {question} is replaced, and \n is a line break.
         chat: Put the question into the model's own chat template, instead of --template.
-        max_new_tokens: Length of the answer at most.
+        max_new_tokens: Length of the answer at most, in tokens.
         temperature: 0 takes the most likely token each time.
         top_k: Draw among this many most likely tokens; 0 means all.
         top_p: Draw among the most likely tokens that make up this share of probability.
         seed: Seed of the draws.
-        stop: Strings that end the answer (\\n is a line break).
+        stop: Strings that end the answer (\n is a line break).
         ignore_end: Do not stop at the model's own end token.
-        dtype: Of weights and activations. By default float32 on CPU, else bfloat16.
+        dtype: Of weights and activations.
         json: Print the answer and the summary as one JSON object, nothing else.
     """
 
-    docs: tuple[Path, ...]
+    docs: Files
     question: str
     model: str = "smollm2-135m"
     method: MethodName = "sink+sel"
-    degree: int | None = None
-    sink: str | None = None
-    select_top_k: int | None = None
+    degree: MaybeCount = None
+    sink: MaybeText = None
+    select_top_k: MaybeCount = None
     template: str = r"Question: {question}\nAnswer:"
     chat: bool = False
     max_new_tokens: int = 64
@@ -56,9 +55,9 @@ class Generate:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    stop: tuple[str, ...] = ()
+    stop: Texts = ()
     ignore_end: bool = False
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    dtype: MaybeDtype = None
     json: bool = False
 
     def run(self) -> int:
@@ -146,7 +145,7 @@ def _summary(done: "Answer") -> str:
     speed = f"{done.tokens_per_second:.1f} tokens/s" if done.tokens_per_second else "-"
     entropy = "-" if done.entropy is None else f"{done.entropy:.3f} nats"
     return (
-        f"\ndocuments  {done.documents} in {len(done.segment_tokens)} segments of {segments}{more} "
+        f"documents  {done.documents} in {len(done.segment_tokens)} segments of {segments}{more} "
         f"tokens, sink {done.sink_tokens}\n"
         f"padded     {done.padded[0]} segments x {done.padded[1]} tokens\n"
         f"query      {done.query_tokens} tokens, attention entropy {entropy}\n"

@@ -33,7 +33,9 @@ def query_text(question: str, template: str = TEMPLATE) -> str:
     if not question.strip():
         raise InputError("--question is empty. Ask something.")
     if "{question}" not in template:
-        raise InputError(f"--template {template!r} has no {{question}} in it: put it where it goes.")
+        raise InputError(
+            f"--template {template!r} has no {{question}} in it: put it where it goes."
+        )
     return template.replace(r"\n", "\n").replace("{question}", question.strip())
 
 

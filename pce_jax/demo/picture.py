@@ -5,6 +5,7 @@ from typing import BinaryIO
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from .report import Mean
 from .study import FULL
@@ -26,7 +27,8 @@ def draw(summary: Mapping[tuple[str, int], Mean], subtitle: str, file: BinaryIO)
         subtitle: What was measured on what.
         file: Where to.
     """
-    figure = Figure(figsize=(10, 4.4), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(wspace=0.06)
+    figure = Figure(figsize=(10, 4.4), dpi=150, layout=layout)
     left, right = figure.subplots(1, 2)
     figure.suptitle(f"Parallel context encoding\n{subtitle}", fontsize=11)
     _panel(left, {key: mean.perplexity for key, mean in summary.items()}, "perplexity")
@@ -38,7 +40,9 @@ def draw(summary: Mapping[tuple[str, int], Mean], subtitle: str, file: BinaryIO)
 
 def _panel(axes: Axes, values: Mapping[tuple[str, int], float], title: str) -> None:
     degrees = sorted({degree for _, degree in values})
-    axes.axhline(values[FULL, 1], color="0.35", linestyle="--", linewidth=1.2, label="full")
+    axes.axhline(
+        values[FULL, 1], color="0.35", linestyle="--", linewidth=1.2, label="full attention"
+    )
     for method in dict.fromkeys(method for method, _ in values if method != FULL):
         x = [degree for degree in degrees if (method, degree) in values]
         axes.plot(

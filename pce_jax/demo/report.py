@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -81,12 +82,13 @@ def json_lines(rows: Sequence[Row], model: str) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def method_dict(method: Method) -> dict[str, object]:
+def method_dict(method: Method) -> dict[str, Any]:
     """A method as plain values, for JSON."""
-    plain = dataclasses.asdict(method)
-    if method.select is not None:
-        plain["select"]["aggregate"] = sorted(method.select.aggregate)
-    return plain
+    select = method.select
+    chosen = None
+    if select is not None:
+        chosen = dataclasses.asdict(select) | {"aggregate": sorted(select.aggregate)}
+    return dataclasses.asdict(method) | {"select": chosen}
 
 
 def _versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ one unsplit token that starts the query, then the scored tokens.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -148,11 +149,11 @@ def measure(
         for window in windows:
             context = split(window.tokens[: -scored - 1], job.degree, sink)
             query = jnp.asarray(window.tokens[-scored - 1 :])
-            cache, encode_seconds = _timed(lambda c=context: encode(model, c, job.encoder))
+            cache, encode_seconds = _timed(functools.partial(encode, model, context, job.encoder))
             on_step(f"degree {job.degree}")
             for name, method in job.methods.items():
                 out, score_seconds = _timed(
-                    lambda c=cache, m=method, q=query: score(model, c, q, m, stats=True)
+                    functools.partial(score, model, cache, query, method, stats=True)
                 )
                 on_step(f"degree {job.degree}")
                 total, between = out.stats.mean(), out.stats.entropy.between.mean()

@@ -51,6 +51,10 @@ def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     Special tokens written out in the text, as in `<|im_start|>`, become their own ids. The text may
     be longer than the model's window: nothing is cut and nothing is said about it, since it is
     going to be split.
+
+    Example:
+        >>> pce.encode_text(tokenizer, "Ada wrote code.")
+        [4503, 81, 4150, 2909, 30]
     """
     return tokenizer.encode(text, add_special_tokens=False, verbose=False)
 

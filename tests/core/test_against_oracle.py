@@ -2,31 +2,37 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from core.cases import Case, cases, check, expect, few, make, model, run
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pce_jax as pce
 
-from core.cases import Case, cases, check, expect, few, make, model, run
-
+SPANS: Any = ("max", "mean", "harmonic")
+ALIGNS: Any = ("left", "right", "spread")
 SCHEMES = [
     pce.Positions(span=span, align=align, fractional=fractional)
-    for span in ("max", "mean", "harmonic")
-    for align in ("left", "right", "spread")
+    for span in SPANS
+    for align in ALIGNS
     for fractional in (False, True)
 ] + [pce.Positions(sequential=True)]
 
-SUBSETS = [
-    frozenset(dims) for n in range(4) for dims in itertools.combinations(("head", "token", "layer"), n)
+SUBSETS: list[Any] = [
+    frozenset(dims)
+    for n in range(4)
+    for dims in itertools.combinations(("head", "token", "layer"), n)
 ]
 SELECTIONS = [
     *(pce.Select(top_k=2, aggregate=dims) for dims in SUBSETS),
     *(pce.Select(tau=0.3, aggregate=dims) for dims in SUBSETS[:3] + SUBSETS[-1:]),
     *(
-        pce.Select(top_k=1, score_top=score, aggregate_top=both, aggregate=frozenset({"head", "token"}))
+        pce.Select(
+            top_k=1, score_top=score, aggregate_top=both, aggregate=frozenset({"head", "token"})
+        )
         for score, both in ((0, 0), (1, 0), (0, 1), (1, 1))
     ),
     pce.Select(top_k=3, score_top=1, aggregate=frozenset()),
@@ -102,9 +108,7 @@ def test_top_k_of_all_segments_is_no_selection(case: Case, aggregate: frozenset)
         plain = run(case, pce.Method())
         np.testing.assert_allclose(chosen.logits, plain.logits, atol=1e-5)
         assert chosen.stats is not None and plain.stats is not None
-        np.testing.assert_allclose(
-            chosen.stats.entropy.total, plain.stats.entropy.total, atol=1e-5
-        )
+        np.testing.assert_allclose(chosen.stats.entropy.total, plain.stats.entropy.total, atol=1e-5)
 
 
 @few
@@ -122,9 +126,7 @@ def test_a_single_filled_segment_is_never_selected_from(case: Case):
 def test_scores_are_likelihoods_of_the_oracle(case: Case):
     method = pce.METHODS["sel"]
     cache = pce.encode(model(), case.context(), method)
-    out = pce.score(
-        model(), cache, case.padded_query(), method, length=len(case.query), stats=True
-    )
+    out = pce.score(model(), cache, case.padded_query(), method, length=len(case.query), stats=True)
     dense = expect(case, method)
     nll = dense.nll(case.query)
     np.testing.assert_allclose(out.nll[1 : len(case.query)], nll, atol=1e-4)

@@ -1,6 +1,7 @@
 """Position schemes against literal tables and exact fractions."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,13 @@ import pce_jax as pce
 from pce_jax.errors import MethodError
 
 quick = settings(max_examples=60, deadline=None, derandomize=True, database=None)
-NAMES = [(s, a) for s in ("max", "mean", "harmonic") for a in ("left", "right", "spread")]
+NAMES: list[Any] = [
+    (s, a) for s in ("max", "mean", "harmonic") for a in ("left", "right", "spread")
+]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
-def _of_segments(scheme: pce.Positions, lengths: jax.Array, tokens: int, start: jax.Array):
+def _of_segments(scheme: pce.Positions, lengths: jax.Array, tokens: int, start: Any):
     return scheme.of_segments(lengths, tokens, start)
 
 

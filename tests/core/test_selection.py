@@ -1,6 +1,7 @@
 """Choosing segments, on scores written out by hand."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,10 @@ import pce_jax as pce
 from pce_jax.errors import MethodError
 
 NONE: frozenset = frozenset()
-ALL = jnp.ones(2, bool)
+ALL = np.ones(2, bool)
 
 
-def choose(select: pce.Select, scores: list, lengths: list[int], valid=ALL) -> np.ndarray:
+def choose(select: pce.Select, scores: Any, lengths: list[int], valid=ALL) -> np.ndarray:
     return np.asarray(select.choose(jnp.array(scores), jnp.array(lengths), valid))
 
 

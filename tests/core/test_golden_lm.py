@@ -1,0 +1,32 @@
+"""Language modelling on the model's own text: the published code's likelihoods and entropies."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core.goldens import FIXTURES
+from core.lm_rows import by_cache, check_rows, name_of
+
+GOLDENS = json.loads((FIXTURES / "golden_lm_self.json").read_text())
+CASES = by_cache(GOLDENS)
+SMOKE = "soil-degree4-sink1"
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """The second sequence says the same once more."""
+    if name == SMOKE:
+        return [pytest.mark.smoke]
+    return [pytest.mark.slow] if name.startswith("soil") else []
+
+
+def test_all_figures_are_there():
+    assert sum(map(len, CASES)) == 72
+    assert len(CASES) == 24
+
+
+@pytest.mark.parametrize(
+    "rows", [pytest.param(rows, id=name_of(rows), marks=marks(name_of(rows))) for rows in CASES]
+)
+def test_rows(rows: list[dict[str, Any]], smollm2_path: Path):
+    check_rows(GOLDENS, rows)
