@@ -13,26 +13,46 @@ of pytrees::
     out = pce.generate(model, cache, tokenizer.encode(question), method)
 """
 
+from typing import NoReturn
+
 from ._versions import check_installed
 
-check_installed()  # before jax and flax are imported, so that a broken pair gets an explanation
+try:
+    check_installed()  # before jax and flax are imported: a broken pair would crash without a word
+except ImportError as error:
+    _BROKEN = str(error)
 
-# ruff: noqa: E402
-from .attention import Entropy
-from .cache import KV, ContextCache, Tail, empty_tail
-from .encode import encode
-from .errors import USER_ERRORS, PceError
-from .generate import GenerateOutput, generate
-from .hub import fetch_embedded, resolve
-from .hub.load import load
-from .hub.tokenizer import encode_text
-from .layout import SegmentedContext, bucket, from_segments, group, join, pack, pad_tokens, split
-from .method import METHODS, Method
-from .positions import Positions
-from .query import QueryOutput, ScoreOutput, query, score
-from .query_pass import Stats
-from .sampling import Sampling, sample
-from .selection import Select
+    def __getattr__(name: str) -> NoReturn:
+        """Say what is wrong, whatever is asked for; `pce-jax doctor` still runs."""
+        if name.startswith("__"):  # Python's own questions
+            raise AttributeError(name)
+        raise ImportError(_BROKEN)
+
+else:
+    from .attention import Entropy
+    from .cache import KV, ContextCache, Tail, empty_tail
+    from .encode import encode
+    from .errors import USER_ERRORS, PceError
+    from .generate import GenerateOutput, generate
+    from .hub import fetch_embedded, resolve
+    from .hub.load import load
+    from .hub.tokenizer import encode_text
+    from .layout import (
+        SegmentedContext,
+        bucket,
+        from_segments,
+        group,
+        join,
+        pack,
+        pad_tokens,
+        split,
+    )
+    from .method import METHODS, Method
+    from .positions import Positions
+    from .query import QueryOutput, ScoreOutput, query, score
+    from .query_pass import Stats
+    from .sampling import Sampling, sample
+    from .selection import Select
 
 __all__ = [
     "KV",

@@ -1,5 +1,6 @@
 """Encoding: every segment on its own behind the shared sink, side by side (paper, section 2)."""
 
+import dataclasses
 import functools
 
 import jax
@@ -48,7 +49,8 @@ def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -
             "give pack(..., sink=method.sink), or split(..., sink=its token ids)."
         )
     _check_window(model.config, context, method)
-    return _encode(model, context, method)
+    # What matters to queries only must not make this compile again.
+    return _encode(model, context, dataclasses.replace(method, sink="", select=None))
 
 
 @functools.partial(jax.jit, static_argnames="method")

@@ -49,7 +49,7 @@ def generate(
     sampling: Sampling = Sampling(),
     seed: int = 0,
     stop_tokens: Sequence[int] | None = None,
-    on_tokens: Callable[[list[list[int]]], None] | None = None,
+    on_tokens: Callable[[list[list[int]]], object] | None = None,
     stats: bool = False,
 ) -> GenerateOutput:
     r"""Answer one query, or several at once, over an encoded context.
@@ -67,7 +67,7 @@ def generate(
         seed: Of the random draws.
         stop_tokens: Tokens that end a row; the model's own by default, `()` for none.
         on_tokens: Called after every step with each row's new tokens (an empty list for a row that
-            has stopped).
+            has stopped). If it returns `True`, generation ends there.
         stats: Also measure attention entropy.
 
     Returns:
@@ -98,7 +98,7 @@ def generate(
     gathered = _Gathered(len(lengths), on_tokens)
     gathered.add(jax.tree.map(lambda x: x[None], rows.drawn), 1)
     steps = 1 if on_tokens else _STEPS_PER_CALL
-    while (left := max_new_tokens - gathered.steps) and not gathered.done.all():
+    while (left := max_new_tokens - gathered.steps) and not gathered.ended:
         limit = jnp.asarray(min(left, steps), jnp.int32)
         rows, drawn, count = go_on(model, cache, rows, stops, limit, rules, steps)
         gathered.add(drawn, int(count))
@@ -111,8 +111,9 @@ _STEPS_PER_CALL = 32  # steps between two looks at the device, where nobody wait
 class _Gathered:
     """What was drawn so far, on the host."""
 
-    def __init__(self, rows: int, on_tokens: Callable[[list[list[int]]], None] | None):
+    def __init__(self, rows: int, on_tokens: Callable[[list[list[int]]], object] | None):
         self.done = np.zeros(rows, bool)
+        self.ended = False
         self._on_tokens = on_tokens
         self._lengths = np.zeros(rows, np.int32)
         self._tokens: list[np.ndarray] = []
@@ -129,9 +130,11 @@ class _Gathered:
             self._tokens.append(tokens)
             self._lengths += ~done
             self.done = done
+            self.ended = bool(done.all())
             if self._on_tokens is not None:
                 new = zip(tokens.tolist(), done, strict=True)
-                self._on_tokens([[] if stopped else [token] for token, stopped in new])
+                told = self._on_tokens([[] if stopped else [token] for token, stopped in new])
+                self.ended |= told is True
 
     def output(self, stats: bool) -> GenerateOutput:
         entropy = np.stack(self._entropy, axis=1) if stats else None

@@ -83,3 +83,33 @@ def test_the_project_declares_the_same_ranges():
     assert f"jax{_versions.JAX_RANGE}" in project["dependencies"]
     assert f"flax>={_versions.MIN_FLAX}" in project["dependencies"]
     assert _versions.JAX_RANGE.startswith(f">={_versions.MIN_JAX},")
+
+
+BROKEN = """
+import sys
+from importlib import metadata
+real = metadata.version
+metadata.version = lambda name: {"jax": "0.11.1", "flax": "0.12.8"}.get(name) or real(name)
+"""
+
+
+def run_with_a_broken_pair(code):
+    return subprocess.run(
+        [sys.executable, "-c", BROKEN + code], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_broken_pair_is_explained_when_the_package_is_used():
+    done = run_with_a_broken_pair("from pce_jax import encode")
+    assert "ImportError: jax 0.11.1 and flax 0.12.8 are installed" in done.stderr
+    assert "pip install --upgrade" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "status"), [("doctor", 1), ("demo", 2)])
+def test_the_command_line_still_runs_with_a_broken_pair(command, status):
+    done = run_with_a_broken_pair(f"from pce_jax.cli import main; sys.exit(main([{command!r}]))")
+    assert done.returncode == status, done.stderr
+    assert "jax 0.11.1 and flax 0.12.8 are installed" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+    assert "Traceback" not in done.stderr

@@ -1,7 +1,6 @@
 """One answer over encoded documents, with what it took: what `generate` and `demo` share."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,8 +26,7 @@ class Answer:
         padded: Segments and tokens per segment, padding included.
         query_tokens: Tokens of the question with its template.
         new_tokens: Tokens generated.
-        entropy: Attention entropy of the query in nats, mean over tokens, heads and layers; `None`
-            if a stop string ended the answer.
+        entropy: Attention entropy of the query in nats, mean over tokens, heads and layers.
         encode_seconds: Time to encode the documents, compiling included.
         first_token_seconds: Time from then to the first token, compiling included.
         decode_seconds: Time for the other tokens, compiling included.
@@ -42,7 +40,7 @@ class Answer:
     padded: tuple[int, int]
     query_tokens: int
     new_tokens: int
-    entropy: float | None
+    entropy: float
     encode_seconds: float
     first_token_seconds: float
     decode_seconds: float
@@ -51,10 +49,6 @@ class Answer:
     def tokens_per_second(self) -> float | None:
         """Decoding speed behind the first token; `None` if there was only one."""
         return (self.new_tokens - 1) / self.decode_seconds if self.new_tokens > 1 else None
-
-
-class _StopStringError(Exception):
-    """A stop string appeared: the way out of the generation loop."""
 
 
 def answer(
@@ -98,32 +92,26 @@ def answer(
     encoded = time.perf_counter()
     stream, times = TextStream(tokenizer, stops), []
 
-    def take(new: list[list[int]]) -> None:
+    def take(new: list[list[int]]) -> bool:
         times.append(time.perf_counter())
         if new[0]:
             on_text(stream.push(new[0][0]))
-        if stream.stopped:
-            raise _StopStringError
+        return stream.stopped
 
-    entropy = None
-    try:
-        out = generate(
-            model,
-            cache,
-            tokens,
-            method,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling or Sampling(),
-            seed=seed,
-            stop_tokens=() if ignore_end else None,
-            on_tokens=take,
-            stats=True,
-        )
-        ended = "length" if out.lengths[0] == max_new_tokens else "token"
-        if out.entropy is not None and math.isfinite(out.entropy[0, 0]):
-            entropy = float(out.entropy[0, 0])
-    except _StopStringError:
-        ended = "text"
+    out = generate(
+        model,
+        cache,
+        tokens,
+        method,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling or Sampling(),
+        seed=seed,
+        stop_tokens=() if ignore_end else None,
+        on_tokens=take,
+        stats=True,
+    )
+    ended = "length" if out.lengths[0] == max_new_tokens else "token"
+    assert out.entropy is not None
     on_text(stream.finish())
     return Answer(
         text=stream.text,
@@ -134,7 +122,7 @@ def answer(
         padded=(int(context.segments.shape[0]), int(context.segments.shape[1])),
         query_tokens=len(tokens),
         new_tokens=len(stream.tokens),
-        entropy=entropy,
+        entropy=float(out.entropy[0, 0]),
         encode_seconds=round(encoded - start, 3),
         first_token_seconds=round(times[0] - encoded, 3),
         decode_seconds=round(times[-1] - times[0], 3),

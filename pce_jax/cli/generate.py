@@ -143,12 +143,11 @@ def _summary(done: "Answer") -> str:
     segments = ", ".join(map(str, done.segment_tokens[:8]))
     more = f" and {len(done.segment_tokens) - 8} more" if len(done.segment_tokens) > 8 else ""
     speed = f"{done.tokens_per_second:.1f} tokens/s" if done.tokens_per_second else "-"
-    entropy = "-" if done.entropy is None else f"{done.entropy:.3f} nats"
     return (
         f"documents  {done.documents} in {len(done.segment_tokens)} segments of {segments}{more} "
         f"tokens, sink {done.sink_tokens}\n"
         f"padded     {done.padded[0]} segments x {done.padded[1]} tokens\n"
-        f"query      {done.query_tokens} tokens, attention entropy {entropy}\n"
+        f"query      {done.query_tokens} tokens, attention entropy {done.entropy:.3f} nats\n"
         f"answer     {done.new_tokens} tokens, ended by {done.stopped_by}, {speed}\n"
         f"seconds    encode {done.encode_seconds:.1f}, first token "
         f"{done.first_token_seconds:.1f}, the rest {done.decode_seconds:.1f} (compiling included)"

@@ -17,7 +17,7 @@ LOGITS = np.log(P)
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def many(logits: np.ndarray, seed: int, sampling: pce.Sampling, count: int) -> jax.Array:
     keys = jax.random.split(jax.random.key(seed), count)
-    return jax.vmap(lambda key: pce.sample(logits, key, sampling))(keys)
+    return jax.vmap(lambda key: pce.sample(jnp.asarray(logits), key, sampling))(keys)
 
 
 def frequencies(sampling: pce.Sampling, logits: np.ndarray = LOGITS, count: int = 20_000):

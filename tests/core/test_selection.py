@@ -16,7 +16,7 @@ ALL = np.ones(2, bool)
 
 
 def choose(select: pce.Select, scores: Any, lengths: list[int], valid=ALL) -> np.ndarray:
-    return np.asarray(select.choose(jnp.array(scores), jnp.array(lengths), valid))
+    return np.asarray(select.choose(jnp.array(scores), jnp.array(lengths), jnp.asarray(valid)))
 
 
 # Scores
@@ -139,7 +139,9 @@ def test_soft_selection_gives_every_segment_a_mass():
 
 def test_the_choice_carries_no_gradient():
     def total(scores: jax.Array) -> jax.Array:
-        return jnp.sum(pce.Select(tau=0.5).choose(scores, jnp.array([4, 4, 4]), ALL)[..., 0])
+        return jnp.sum(
+            pce.Select(tau=0.5).choose(scores, jnp.array([4, 4, 4]), jnp.asarray(ALL))[..., 0]
+        )
 
     np.testing.assert_array_equal(jax.grad(total)(jnp.array(SCORES)), 0.0)
 
