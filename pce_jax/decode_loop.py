@@ -68,8 +68,10 @@ def start(
 
     def row(tokens: Array, length: Array, key: Array) -> Row:
         tail = empty_tail(model, capacity)
-        return _advance(model, cache, tail, tokens, length, key, jnp.zeros((), bool), stops, rules)
+        done = jnp.zeros((), bool)
+        return _advance(model, cache, tail, tokens, length, key, done, stops, rules, lanes)
 
+    lanes = tokens.shape[0]
     return jax.vmap(row)(tokens, lengths, keys)
 
 
@@ -102,7 +104,7 @@ def go_on(
     def step(row: Row) -> Row:
         one, last = jnp.ones((), jnp.int32), row.drawn
         return _advance(
-            model, cache, row.tail, last.token[None], one, row.key, last.done, stops, rules
+            model, cache, row.tail, last.token[None], one, row.key, last.done, stops, rules, lanes
         )
 
     def wanted(carry: tuple[Array, Row, Drawn]) -> Array:
@@ -115,6 +117,7 @@ def go_on(
         drawn = jax.tree.map(lambda all_, new: all_.at[count].set(new), drawn, rows.drawn)
         return count + 1, rows, drawn
 
+    lanes = rows.tail.length.shape[0]
     room = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), rows.drawn)
     count, rows, drawn = jax.lax.while_loop(wanted, body, (jnp.zeros((), jnp.int32), rows, room))
     return rows, drawn, count
@@ -130,9 +133,10 @@ def _advance(
     done: Bool[Array, ""],
     stops: Int[Array, " stops"],
     rules: Rules,
+    lanes: int,
 ) -> Row:
     """Read one row's tokens and draw the next."""
-    hidden, tail, stats = read(model, cache, tail, tokens, length, rules.method, rules.stats)
+    hidden, tail, stats = read(model, cache, tail, tokens, length, rules.method, rules.stats, lanes)
     logits = unembed(model, hidden[length - 1])
     token = sample(logits, jax.random.fold_in(key, tail.length), rules.sampling).astype(jnp.int32)
     entropy = jnp.zeros(()) if stats is None else stats.mean()

@@ -90,7 +90,7 @@ def generate(
     )
     capacity = bucket(tokens.shape[1] + max_new_tokens)
     check_room(
-        model, cache, empty_tail(model, capacity), capacity, int(lengths.max()) + max_new_tokens
+        model, cache, empty_tail(model, capacity), capacity, int(lengths.max()) + max_new_tokens - 1
     )
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(len(lengths)))
     rules = Rules(method, sampling, stats)

@@ -5,6 +5,7 @@ Query tokens attend to the sink, to every segment (or the selected ones) and cau
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,11 +53,22 @@ def read(
     length: Int[Array, ""],
     method: Method,
     stats: bool,
+    lanes: int = 1,
 ) -> tuple[Float[Array, "tokens d"], Tail, Stats | None]:
     """Run query tokens through the stack: what `query`, `score` and `generate` share.
 
     Neither jitted nor checked. Aggregation over layers takes two passes: the first without
     selection, to learn every layer's scores.
+
+    Args:
+        model: The decoder.
+        cache: The encoded context.
+        tail: What was read before.
+        tokens: Token ids, padded at the end.
+        length: Number of real tokens.
+        method: Its selection and positions apply.
+        stats: Measure entropy.
+        lanes: How many queries run side by side under an outer `vmap`; only bounds memory.
 
     Returns:
         Hidden states before the final norm, the grown tail, and statistics if asked for.
@@ -64,7 +76,7 @@ def read(
     valid = jnp.arange(tokens.shape[0]) < length
     several = cache.lengths.shape[0] > 1 and not method.full
     select = method.select if several else None
-    attend = functools.partial(_attend, cache, tail, valid, method, select)
+    attend = functools.partial(_attend, cache, tail, valid, method, select, lanes)
     hidden, choice = embed(model, tokens), None
     if select is not None and "layer" in select.aggregate:
         survey = functools.partial(attend, survey=True)
@@ -86,6 +98,7 @@ def _attend(
     valid: Bool[Array, " tokens"],
     method: Method,
     select: Select | None,
+    lanes: int,
     q: Array,
     k: Array,
     v: Array,
@@ -108,20 +121,24 @@ def _attend(
     groups = _groups(cache, tail, sink, segments, grown)
     keys = sum(group.kv.k.shape[1] for group in groups)
     rows = (rotate(q, positions, rotary), index)
+
+    def each_row(f: Callable[..., Any], *rows: Array) -> Any:
+        return by_rows(f, rows, keys, q.shape[1], lanes)
+
+    def plain(q: Array, row: Array) -> tuple[Array, Entropy]:
+        return mix(q, groups, row)
+
     if select is None:
-        mixed, entropy = by_rows(lambda q, row: mix(q, groups, row), rows, keys, q.shape[1])
+        mixed, entropy = each_row(plain, *rows)
         return mixed, (grown, entropy)
 
+    def scores(q: Array, row: Array) -> Array:
+        return select.scores(probabilities(q, groups, row)[0][1], cache.lengths)
+
+    if survey:
+        return each_row(plain, *rows)[0], each_row(scores, *rows)
     if choice is None:
-
-        def scores(q: Array, row: Array) -> Array:
-            return select.scores(probabilities(q, groups, row)[0][1], cache.lengths)
-
-        seen = by_rows(scores, rows, keys, q.shape[1])
-        if survey:
-            return by_rows(lambda q, row: mix(q, groups, row)[0], rows, keys, q.shape[1]), seen
-        choice = select.choose(seen, cache.lengths, valid)
-
+        choice = select.choose(each_row(scores, *rows), cache.lengths, valid)
     several = jnp.sum(cache.lengths > 0) > 1  # a single segment is no choice at all
 
     def chosen(q: Array, row: Array, choice: Array) -> tuple[Array, Entropy]:
@@ -132,7 +149,7 @@ def _attend(
         return mix(q, groups, row, reweigh)
 
     choice = jnp.broadcast_to(choice, (q.shape[0], *choice.shape[1:]))
-    mixed, entropy = by_rows(chosen, (*rows, choice), keys, q.shape[1])
+    mixed, entropy = each_row(chosen, *rows, choice)
     return mixed, (grown, entropy)
 
 

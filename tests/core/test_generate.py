@@ -126,6 +126,18 @@ def test_the_callback_gets_each_step_and_all_that_is_returned(cache: pce.Context
     assert [[t for step in steps for t in step[row]] for row in (0, 1)] == out.sequences()
 
 
+def test_the_callback_may_end_generation(cache: pce.ContextCache):
+    free = pce.generate(model(), cache, CASE.query, max_new_tokens=NEW).sequences()[0]
+    seen: list[int] = []
+
+    def enough(tokens: list[list[int]]) -> bool:
+        seen.extend(tokens[0])
+        return len(seen) == 3
+
+    out = pce.generate(model(), cache, CASE.query, max_new_tokens=NEW, on_tokens=enough)
+    assert out.sequences() == [free[:3]] == [seen]
+
+
 @pytest.mark.parametrize("new", [1, 2])
 def test_max_new_tokens_bounds_what_is_generated(new: int, cache: pce.ContextCache):
     out = pce.generate(model(), cache, CASE.query, max_new_tokens=new)
@@ -170,7 +182,7 @@ def test_queries_may_be_a_list_lists_or_arrays(cache: pce.ContextCache):
         ([1], 0, "max_new_tokens must be at least 1, got 0"),
         ([], 1, r"a query is empty: give at least one token to each\."),
         ([[1], []], 1, r"a query is empty: give at least one token to each\."),
-        ([1, 2], 493, r"the query ends at position 513, and the model has 512\."),
+        ([1, 2], 494, r"the query ends at position 513, and the model has 512\."),
     ],
 )
 def test_generate_says_what_is_wrong(query: list, new: int, message: str, cache: pce.ContextCache):
