@@ -2,9 +2,11 @@
 
 A parallel query pass sees three kinds of keys, and the probabilities span all of them::
 
-                 sink     segment 1   segment 2 ...  query and generated tokens
-    query 1    [ x x x ]  [ x x x . ] [ x x x x ]    [ x . . . . ]      x visible, . hidden (padding
-    or future) query 2    [ x x x ]  [ x x x . ] [ x x x x ]    [ x x . . . ]
+               sink       segment 1    segment 2    tail (query and generated)
+    query 1    [ x x x ]  [ x x x . ]  [ x x x x ]  [ x . . . . ]
+    query 2    [ x x x ]  [ x x x . ]  [ x x x x ]  [ x x . . . ]
+
+    x visible   . hidden: padding, future tokens, free room
 
 Rows (query tokens) are worked off in chunks, so that heads x rows x keys never exceeds
 `CHUNK_BYTES`, in the backward pass too (chunks are rematerialised). All statistics are float32;

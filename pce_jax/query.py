@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +54,7 @@ class ScoreOutput:
 def query(
     model: Llama,
     cache: ContextCache,
-    tokens: Int[Array | np.ndarray, " tokens"],
+    tokens: Int[Array | np.ndarray, " tokens"] | Sequence[int],
     method: Method = Method(),
     *,
     length: Int[Array, ""] | int | None = None,
@@ -101,7 +102,7 @@ def query(
 def score(
     model: Llama,
     cache: ContextCache,
-    tokens: Int[Array | np.ndarray, " tokens"],
+    tokens: Int[Array | np.ndarray, " tokens"] | Sequence[int],
     method: Method = Method(),
     *,
     length: Int[Array, ""] | int | None = None,

@@ -18,11 +18,8 @@ from .errors import MethodError
 
 Dim = Literal["layer", "token", "head"]
 
-_AXES: dict[Dim, int] = {
-    "layer": -4,
-    "token": -3,
-    "head": -2,
-}  # of scores [layers, tokens, heads, segments]
+# Axes of scores [layers, tokens, heads, segments].
+_AXES: dict[Dim, int] = {"layer": -4, "token": -3, "head": -2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,12 @@ def test_example(name: str, names: dict[str, Any], monkeypatch: pytest.MonkeyPat
     report: list[str] = []
     doctest.DocTestRunner(optionflags=OPTIONS).run(examples, out=report.append)
     assert not report, "".join(report)
+
+
+def test_the_readme_runs(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys):
+    loaded = names["model"], names["tokenizer"]
+    monkeypatch.setattr(pce, "load", lambda *_, **__: loaded)
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "nats of attention entropy" in capsys.readouterr().out
