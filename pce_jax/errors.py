@@ -38,6 +38,10 @@ class LayoutError(PceError):
     """A context cannot be laid out as asked: sink, segments, lengths or positions disagree."""
 
 
+class EvalError(PceError):
+    """An evaluation cannot be run or reported: its config, its data or its results folder."""
+
+
 class MethodError(PceError):
     """A method has a setting without a meaning, or does not fit the context it is used on."""
 
@@ -50,6 +54,7 @@ __all__ = [
     "CacheError",
     "ConfigError",
     "DownloadError",
+    "EvalError",
     "LayoutError",
     "MethodError",
     "ModelError",
