@@ -13,7 +13,7 @@ class Row:
         degree: Number of segments asked for, P.
         id: Of the instance.
         metrics: Metrics by name, each between 0 and 1; empty for passages.
-        nll: Negative log-likelihood summed over the scored tokens, in nats; `None` unless a passage.
+        nll: Negative log-likelihood in nats, summed over the scored tokens; passages only.
         scored: Tokens that `nll` sums over.
         prediction: Generated text; `None` for passages.
         answers: Accepted answers.
