@@ -23,7 +23,9 @@ METHODS = {**pce.METHODS, "layered": LAYERED, "soft": SOFT}
 every_method = pytest.mark.parametrize("name", ["naive", "full", "sel", "layered", "soft"])
 
 
-def close(left: pce.QueryOutput, right: pce.QueryOutput, real: int, atol: float = 1e-5) -> None:
+def assert_close(
+    left: pce.QueryOutput, right: pce.QueryOutput, real: int, atol: float = 1e-5
+) -> None:
     np.testing.assert_allclose(left.logits[:real], right.logits[:real], rtol=0, atol=atol)
     assert left.stats is not None and right.stats is not None
     ours, theirs = left.stats.entropy, right.stats.entropy
@@ -91,7 +93,7 @@ def test_bucket_sizes_never_matter(name: str):
         loose = pce.query(
             model(), cache, padded, method, length=len(case.query), capacity=40, stats=True
         )
-        close(tight, loose, len(case.query))
+        assert_close(tight, loose, len(case.query))
 
 
 @pytest.mark.parametrize("name", ["naive", "sel", "layered", "soft"])
@@ -102,7 +104,7 @@ def test_an_empty_segment_changes_nothing_wherever_it_stands(name: str):
         for i in range(4)
     ]
     for out in outs[1:]:
-        close(outs[0], out, 3)
+        assert_close(outs[0], out, 3)
 
 
 @every_method
@@ -122,14 +124,16 @@ def test_a_context_of_padding_only_is_harmless(name: str):
 def test_equal_segments_may_be_permuted(seed: int, order: list[int], name: str):
     case = make(seed, [11, 11, 11, 11])
     permuted = dataclasses.replace(case, segments=[case.segments[i] for i in order])
-    close(run(case, METHODS[name]), run(permuted, METHODS[name]), len(case.query), atol=5e-5)
+    assert_close(run(case, METHODS[name]), run(permuted, METHODS[name]), len(case.query), atol=5e-5)
 
 
 @few
 @given(cases())
 def test_ragged_segments_may_be_permuted_too_under_a_shared_span(case: Case):
     permuted = dataclasses.replace(case, segments=case.segments[::-1])
-    close(run(case, METHODS["sel"]), run(permuted, METHODS["sel"]), len(case.query), atol=5e-5)
+    assert_close(
+        run(case, METHODS["sel"]), run(permuted, METHODS["sel"]), len(case.query), atol=5e-5
+    )
 
 
 @few
@@ -229,7 +233,7 @@ def test_queries_side_by_side_equal_single_queries(name: str):
     batch = jax.vmap(one)(jnp.asarray(tokens), lengths)
     for number, query in enumerate(queries):
         row = jax.tree.map(lambda x, number=number: x[number], batch)
-        close(row, one(jnp.asarray(tokens[number]), lengths[number]), len(query.query))
+        assert_close(row, one(jnp.asarray(tokens[number]), lengths[number]), len(query.query))
 
 
 # Chunks
@@ -248,7 +252,7 @@ def test_the_size_of_chunks_never_matters(name: str, monkeypatch: pytest.MonkeyP
         tail, length = pce.empty_tail(model(), SLOTS), jnp.asarray(7)
         return plain(_query)(model(), cache, tail, tokens, length, method, True, False)
 
-    close(chunked(case.context(), case.padded_query()), whole, len(case.query))
+    assert_close(chunked(case.context(), case.padded_query()), whole, len(case.query))
 
 
 def plain(jitted: Any) -> Any:

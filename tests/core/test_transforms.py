@@ -27,14 +27,14 @@ def answer(parameters, context: pce.SegmentedContext, tokens, length) -> pce.Que
     return pce.query(parameters, cache, tokens, SEL, length=length, stats=True)
 
 
-def close(a, b) -> None:
+def assert_close(a, b) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), a, b)
 
 
 def test_everything_runs_inside_one_jit():
     case = CASES[0]
     inputs = (model(), case.context(), case.padded_query(), 5)
-    close(jax.jit(answer)(*inputs), answer(*inputs))
+    assert_close(jax.jit(answer)(*inputs), answer(*inputs))
 
 
 def test_contexts_of_one_shape_run_side_by_side_under_vmap():
@@ -44,7 +44,7 @@ def test_contexts_of_one_shape_run_side_by_side_under_vmap():
     batch = jax.jit(jax.vmap(answer, in_axes=(None, 0, 0, 0)))(model(), contexts, queries, lengths)
     for number, case in enumerate(CASES):
         alone = answer(model(), case.context(), case.padded_query(), 5)
-        close(jax.tree.map(lambda x, number=number: x[number], batch), alone)
+        assert_close(jax.tree.map(lambda x, number=number: x[number], batch), alone)
 
 
 @pytest.mark.slow
