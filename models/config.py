@@ -7,6 +7,7 @@ something this decoder does not compute is refused with the name of the field, n
 
 import dataclasses
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, Literal
 
 from .errors import ConfigError
@@ -114,11 +115,16 @@ class LlamaConfig:
         """Refuse values that cannot work together, with the field's name.
 
         Raises:
-            ConfigError: A size is not positive, heads do not divide, or a field is out of range.
+            ConfigError: A size is not a positive whole number, heads do not divide, or a field is
+                out of range.
         """
         for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise ConfigError(f"{name} must be a whole number from 1 on, got {value!r}")
+        for token in self.eos_token_ids:
+            if not isinstance(token, Integral):
+                raise ConfigError(f"eos_token_ids must be whole numbers, got {token!r}")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_heads ({self.num_heads}) must be a multiple of "
@@ -179,13 +185,18 @@ class LlamaConfig:
             hf: The parsed JSON object.
 
         Raises:
-            ConfigError: A field is missing, or asks for what this decoder does not compute
-                (unknown `model_type`, sliding window in use, experts, soft-capping, unknown rope
-                type or activation). The message names the field.
+            ConfigError: A field is missing or of the wrong kind, or asks for what this decoder does
+                not compute (unknown `model_type`, sliding window in use, experts, soft-capping,
+                unknown rope type or activation). The message names the field.
         """
         from .families import config_from_hf
 
-        return config_from_hf(hf)
+        try:
+            return config_from_hf(hf)
+        except ConfigError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"a field has a value of the wrong kind ({error})") from error
 
     def to_hf(self) -> dict[str, Any]:
         """The `config.json` object that transformers reads as the same model."""

@@ -173,7 +173,6 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
     if config.family in ("mistral", "qwen2", "qwen3", "smollm3"):
         hf["sliding_window"] = None
     if config.family == "smollm3":
-        hf["pad_token_id"] = None  # transformers' default, 128004, may lie outside the vocabulary
         hf["no_rope_layers"] = [
             int(i not in config.unrotated_layers) for i in range(config.num_layers)
         ]

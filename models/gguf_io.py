@@ -70,6 +70,7 @@ def load_gguf(
         WeightsError: This is no GGUF file, it is cut short, one part of several, or its tensors are
             missing, unexpected, wrongly shaped or of an unsupported type. One error names all that
             is wrong.
+        ValueError: `dtype` is another one.
     """
     path, dtype = Path(path), check_dtype(dtype)
     problems = Problems()

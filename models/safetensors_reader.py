@@ -46,6 +46,7 @@ def load_folder(
         ConfigError: `config.json` is missing, not JSON, or asks for what `Llama` does not compute.
         WeightsError: Weights are missing, unexpected, wrongly shaped, of an unsupported dtype, cut
             short, or only there as pickles. One error names everything that is wrong.
+        ValueError: `dtype` is another one.
     """
     folder, dtype = Path(folder), check_dtype(dtype)
     config = load_config(folder)

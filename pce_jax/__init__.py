@@ -10,7 +10,7 @@ of pytrees::
     method = pce.METHODS["sink+sel"]
     context = pce.pack(tokenizer, documents, sink=method.sink)
     cache = pce.encode(model, context, method)
-    out = pce.generate(model, cache, tokenizer.encode(question), method)
+    out = pce.generate(model, cache, pce.encode_text(tokenizer, question), method)
 """
 
 from typing import NoReturn
@@ -29,6 +29,7 @@ except ImportError as error:
         raise ImportError(_BROKEN)
 
 else:
+    from . import analysis
     from .attention import Entropy
     from .cache import KV, ContextCache, Tail, empty_tail
     from .encode import encode
@@ -47,6 +48,7 @@ else:
         pad_tokens,
         split,
     )
+    from .many import Scores, encode_many, score_many, stack
     from .method import METHODS, Method
     from .positions import Positions
     from .query import QueryOutput, ScoreOutput, query, score
@@ -67,13 +69,16 @@ __all__ = [
     "QueryOutput",
     "Sampling",
     "ScoreOutput",
+    "Scores",
     "SegmentedContext",
     "Select",
     "Stats",
     "Tail",
+    "analysis",
     "bucket",
     "empty_tail",
     "encode",
+    "encode_many",
     "encode_text",
     "fetch_embedded",
     "from_segments",
@@ -87,5 +92,7 @@ __all__ = [
     "resolve",
     "sample",
     "score",
+    "score_many",
     "split",
+    "stack",
 ]

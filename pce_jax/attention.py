@@ -16,7 +16,7 @@ entropies are in nats.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,11 @@ HIDDEN = -1e30
 Rows = TypeVar("Rows")
 Visible = Callable[[Int[Array, ""]], Bool[Array, " keys"]]
 """Which keys of a group a row may see, from the row's number."""
+Mix = Callable[..., tuple[Array, Any]]
+"""`mix(q, groups, row, reweigh=None) -> (mixed, kept)`: what a pass does to each query token.
+
+`mix` keeps the entropy; the analysis keeps more. What is kept has leading axes of the token's own.
+"""
 
 
 @jax.tree_util.register_dataclass
@@ -70,6 +75,32 @@ class Group:
     segments: int = 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What one query token mixes: of each group, cut into its segments.
+
+    Attributes:
+        p: Probabilities `[heads, segments, keys]`; those of hidden keys are 0.
+        logs: Their logs; of hidden keys huge, negative and finite.
+        masses: Their sums `[heads, segments]`.
+    """
+
+    p: list[Float[Array, "heads segments keys"]]
+    logs: list[Float[Array, "heads segments keys"]]
+    masses: list[Float[Array, "heads segments"]]
+
+    def values(self, groups: list[Group]) -> Float[Array, "heads head_dim"]:
+        """The groups' values, mixed."""
+        return _sum([_values(part, group) for part, group in zip(self.p, groups, strict=True)])
+
+    def entropy(self) -> Entropy:
+        """Of each head."""
+        pairs = zip(self.p, self.logs, strict=True)
+        total = -_sum([_sum_p_log_p(part, log) for part, log in pairs])
+        between = -_sum([jnp.sum(m * _safe_log(m), axis=-1) for m in self.masses])
+        return Entropy(total, between)
+
+
 def probabilities(
     q: Float[Array, "heads head_dim"], groups: list[Group], row: Int[Array, ""]
 ) -> tuple[list[Float[Array, "heads segments keys"]], list[Float[Array, "heads segments keys"]]]:
@@ -84,10 +115,30 @@ def probabilities(
         Probabilities and log-probabilities of each group, cut into its segments. Hidden keys have
         probability 0 and a huge negative, finite log.
     """
-    logits = [_logits(q, group, row) for group in groups]
+    logits = [masked_logits(q, group, row) for group in groups]
     lse = jax.nn.logsumexp(jnp.concatenate(logits, axis=-1), axis=-1, keepdims=True)
     logs = [_cut(part - lse, group.segments) for part, group in zip(logits, groups, strict=True)]
     return [jnp.exp(log) for log in logs], logs
+
+
+def weigh(
+    q: Float[Array, "heads head_dim"],
+    groups: list[Group],
+    row: Int[Array, ""],
+    reweigh: Callable[[list[Array]], list[Array]] | None = None,
+) -> Weights:
+    """The probabilities with which one query token mixes values; see `mix`."""
+    p, logs = probabilities(q, groups, row)
+    masses = [jnp.sum(part, axis=-1) for part in p]
+    if reweigh is not None:
+        factors = reweigh(masses)
+        kept = [jnp.sum(m * f, axis=-1) for m, f in zip(masses, factors, strict=True)]
+        total = _sum(kept)[:, None]
+        factors = [f / jnp.maximum(total, 1e-5) for f in factors]
+        p = [part * f[..., None] for part, f in zip(p, factors, strict=True)]
+        logs = [part + _safe_log(f)[..., None] for part, f in zip(logs, factors, strict=True)]
+        masses = [m * f for m, f in zip(masses, factors, strict=True)]
+    return Weights(p, logs, masses)
 
 
 def mix(
@@ -108,20 +159,27 @@ def mix(
     Returns:
         The mixed values and, per head, the entropy after reweighing.
     """
-    p, logs = probabilities(q, groups, row)
-    masses = [jnp.sum(part, axis=-1) for part in p]
-    if reweigh is not None:
-        factors = reweigh(masses)
-        kept = [jnp.sum(m * f, axis=-1) for m, f in zip(masses, factors, strict=True)]
-        total = _sum(kept)[:, None]
-        factors = [f / jnp.maximum(total, 1e-5) for f in factors]
-        p = [part * f[..., None] for part, f in zip(p, factors, strict=True)]
-        logs = [part + _safe_log(f)[..., None] for part, f in zip(logs, factors, strict=True)]
-        masses = [m * f for m, f in zip(masses, factors, strict=True)]
-    out = _sum([_values(part, group) for part, group in zip(p, groups, strict=True)])
-    total = -_sum([_sum_p_log_p(part, log) for part, log in zip(p, logs, strict=True)])
-    between = -_sum([jnp.sum(m * _safe_log(m), axis=-1) for m in masses])
-    return out.astype(q.dtype), Entropy(total, between)
+    weights = weigh(q, groups, row, reweigh)
+    return weights.values(groups).astype(q.dtype), weights.entropy()
+
+
+def mix_only(
+    q: Float[Array, "heads head_dim"], groups: list[Group], row: Int[Array, ""]
+) -> tuple[Float[Array, "heads head_dim"], None]:
+    """`mix` where nothing is to be kept."""
+    return mix(q, groups, row)[0], None
+
+
+def masked_logits(
+    q: Float[Array, "heads head_dim"], group: Group, row: Int[Array, ""]
+) -> Float[Array, "heads keys"]:
+    """Scaled float32 logits of one query token; `HIDDEN` where a key must not be seen."""
+    heads, head_dim = q.shape
+    kv_heads, keys, _ = group.kv.k.shape
+    grouped = q.reshape(kv_heads, heads // kv_heads, head_dim)
+    logits = jnp.einsum("kgd,ksd->kgs", grouped, group.kv.k, preferred_element_type=jnp.float32)
+    logits = logits.reshape(heads, keys) * head_dim**-0.5
+    return jnp.where(group.visible(row), logits, HIDDEN)
 
 
 def by_rows(
@@ -146,15 +204,6 @@ def by_rows(
     return jax.lax.map(jax.checkpoint(lambda row: f(*row)), rows, batch_size=chunk)
 
 
-def _logits(q: Array, group: Group, row: Array) -> Float[Array, "heads keys"]:
-    heads, head_dim = q.shape
-    kv_heads, keys, _ = group.kv.k.shape
-    grouped = q.reshape(kv_heads, heads // kv_heads, head_dim)
-    logits = jnp.einsum("kgd,ksd->kgs", grouped, group.kv.k, preferred_element_type=jnp.float32)
-    logits = logits.reshape(heads, keys) * head_dim**-0.5
-    return jnp.where(group.visible(row), logits, HIDDEN)
-
-
 def _values(p: Array, group: Group) -> Float[Array, "heads head_dim"]:
     v = group.kv.v
     kv_heads, keys, head_dim = v.shape
@@ -163,7 +212,7 @@ def _values(p: Array, group: Group) -> Float[Array, "heads head_dim"]:
     return mixed.reshape(p.shape[0], head_dim)
 
 
-def _cut(x: Float[Array, "heads keys"], segments: int) -> Float[Array, "heads segments keys"]:
+def _cut(x: Float[Array, "heads all_keys"], segments: int) -> Float[Array, "heads segments keys"]:
     return x.reshape(x.shape[0], segments, x.shape[1] // segments)
 
 

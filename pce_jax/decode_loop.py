@@ -1,21 +1,26 @@
 """The decode loop on the device: read the query, then draw token after token in one `while`.
 
-Rows (queries over one context) run side by side under `vmap`; the context cache is not mapped and
-so is shared. Each row has its own preallocated tail and random key.
+Rows (queries) run side by side under `vmap`. Over one context its cache is not mapped and so is
+shared; over a cache from `encode_many` each row has its own context behind the shared sink. Each
+row has its own preallocated tail and random key.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from .cache import ContextCache, Tail, empty_tail
+from .cache import KV, ContextCache, Tail, empty_tail
 from .method import Method
 from .models import Llama, unembed
 from .query_pass import read
 from .sampling import Sampling, sample
+
+Out = TypeVar("Out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +41,13 @@ class Drawn:
         token: The token.
         done: It, or one before it, is a stop token.
         entropy: Mean attention entropy of the pass that led to it, in nats (0 if not asked for).
+        between: What of it lies between sink, segments and tail.
     """
 
     token: Int[Array, "*axes"]
     done: Bool[Array, "*axes"]
     entropy: Float[Array, "*axes"]
+    between: Float[Array, "*axes"]
 
 
 @jax.tree_util.register_dataclass
@@ -66,13 +73,13 @@ def start(
 ) -> Row:
     """Read each row's query into a fresh tail of `capacity` tokens and draw its first token."""
 
-    def row(tokens: Array, length: Array, key: Array) -> Row:
+    def row(cache: ContextCache, tokens: Array, length: Array, key: Array) -> Row:
         tail = empty_tail(model, capacity)
         done = jnp.zeros((), bool)
         return _advance(model, cache, tail, tokens, length, key, done, stops, rules, lanes)
 
     lanes = tokens.shape[0]
-    return jax.vmap(row)(tokens, lengths, keys)
+    return over_rows(row, cache, tokens, lengths, keys)
 
 
 @functools.partial(jax.jit, static_argnames=("rules", "steps"), donate_argnames="rows")
@@ -101,7 +108,7 @@ def go_on(
         were done.
     """
 
-    def step(row: Row) -> Row:
+    def step(cache: ContextCache, row: Row) -> Row:
         one, last = jnp.ones((), jnp.int32), row.drawn
         return _advance(
             model, cache, row.tail, last.token[None], one, row.key, last.done, stops, rules, lanes
@@ -113,7 +120,7 @@ def go_on(
 
     def body(carry: tuple[Array, Row, Drawn]) -> tuple[Array, Row, Drawn]:
         count, rows, drawn = carry
-        rows = jax.vmap(step)(rows)
+        rows = over_rows(step, cache, rows)
         drawn = jax.tree.map(lambda all_, new: all_.at[count].set(new), drawn, rows.drawn)
         return count + 1, rows, drawn
 
@@ -121,6 +128,23 @@ def go_on(
     room = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), rows.drawn)
     count, rows, drawn = jax.lax.while_loop(wanted, body, (jnp.zeros((), jnp.int32), rows, room))
     return rows, drawn, count
+
+
+def over_rows(f: Callable[..., Out], cache: ContextCache, *rows: object) -> Out:
+    """Apply `f(cache, *row)` to each row, over one shared context or over one context a row.
+
+    Args:
+        f: Function of a context cache and one row.
+        cache: From `encode`, or from `encode_many` with as many contexts as there are rows.
+        rows: Pytrees with a leading row axis.
+    """
+    axes: tuple[int | None, ...] = (1, 0, 0) if cache.lengths.ndim == 2 else (None, None, None)
+
+    def one(segments: KV, lengths: Array, query_start: Array, *row: object) -> Out:
+        return f(ContextCache(cache.sink, segments, lengths, query_start), *row)
+
+    mapped = jax.vmap(one, in_axes=(*axes, *(0 for _ in rows)))
+    return mapped(cache.segments, cache.lengths, cache.query_start, *rows)
 
 
 def _advance(
@@ -139,5 +163,7 @@ def _advance(
     hidden, tail, stats = read(model, cache, tail, tokens, length, rules.method, rules.stats, lanes)
     logits = unembed(model, hidden[length - 1])
     token = sample(logits, jax.random.fold_in(key, tail.length), rules.sampling).astype(jnp.int32)
-    entropy = jnp.zeros(()) if stats is None else stats.mean()
-    return Row(Drawn(token, done | jnp.isin(token, stops), entropy), tail, key)
+    entropy = between = jnp.zeros(())
+    if stats is not None:
+        entropy, between = stats.mean(), jnp.mean(stats.between_by_layer())
+    return Row(Drawn(token, done | jnp.isin(token, stops), entropy, between), tail, key)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .attention import Group, by_rows, mix
+from .attention import Group, Mix, by_rows, mix_only
 from .cache import KV, ContextCache, empty_kv
 from .errors import LayoutError, MethodError
 from .layout import SegmentedContext, join
@@ -43,42 +44,68 @@ def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -
         >>> cache.segments.k.shape  # layers, kv_heads, segments, tokens (padded), head_dim
         (30, 3, 2, 16, 64)
     """
-    if method.sink and not context.sink.shape[0]:
-        raise MethodError(
-            "the method has a sink but the context was laid out without one: "
-            "give pack(..., sink=method.sink), or split(..., sink=its token ids)."
-        )
-    _check_window(model.config, context, method)
-    # What matters to queries only must not make this compile again.
-    return _encode(model, context, dataclasses.replace(method, sink="", select=None))
+    check_context(model.config, context, method)
+    return _encode(model, context, encoder(method))
+
+
+def encoder(method: Method) -> Method:
+    """The method as far as encoding goes: the rest must not make programs compile again."""
+    return dataclasses.replace(method, sink="", select=None)
 
 
 @functools.partial(jax.jit, static_argnames="method")
 def _encode(model: Llama, context: SegmentedContext, method: Method) -> ContextCache:
+    return read_context(model, context, method)[0]
+
+
+def read_context(
+    model: Llama,
+    context: SegmentedContext,
+    method: Method,
+    mix: Mix = mix_only,
+    lanes: int = 1,
+) -> tuple[ContextCache, Any, Any]:
+    """Encode sink and segments: what `encode` and the analysis share.
+
+    Neither jitted nor checked.
+
+    Args:
+        model: The decoder.
+        context: What to encode.
+        method: Its positions and `full` apply.
+        mix: What each token's attention does and keeps.
+        lanes: How many contexts run side by side under an outer `vmap`; only bounds memory.
+
+    Returns:
+        The cache, and what `mix` kept: of the sink `[layers, sink, ...]` (`None` without one), and
+        of the segments `[segments, layers, tokens, ...]`.
+    """
     if method.full:
         context = join(context)
     segments, tokens = context.segments.shape
     sink_tokens = context.sink.shape[0]
-    sink = empty_kv(model.config, 0, model.dtype)
+    sink, of_sink = empty_kv(model.config, 0, model.dtype), None
     if sink_tokens:
         start = jnp.arange(sink_tokens, dtype=jnp.float32)
-        sink = encode_segment(model, sink, jnp.asarray(context.sink), start)
+        sink, of_sink = read_segment(model, sink, jnp.asarray(context.sink), start, mix)
     positions, query_start = method.positions.of_segments(
         jnp.asarray(context.lengths), tokens, sink_tokens
     )
-    one = functools.partial(encode_segment, lanes=segments)
-    side_by_side = jax.vmap(one, in_axes=(None, None, 0, 0), out_axes=2)
-    encoded = side_by_side(model, sink, jnp.asarray(context.segments), positions)
-    return ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start)
+    one = functools.partial(read_segment, mix=mix, lanes=segments * lanes)
+    side_by_side = jax.vmap(one, in_axes=(None, None, 0, 0), out_axes=(2, 0))
+    encoded, kept = side_by_side(model, sink, jnp.asarray(context.segments), positions)
+    cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start)
+    return cache, of_sink, kept
 
 
-def encode_segment(
+def read_segment(
     model: Llama,
     sink: KV,
     tokens: Int[Array, " tokens"],
     positions: Float[Array, " tokens"],
+    mix: Mix = mix_only,
     lanes: int = 1,
-) -> KV:
+) -> tuple[KV, Any]:
     """Encode one segment causally behind the sink.
 
     Padding at its end is seen only by padding, so that it needs no mask.
@@ -88,22 +115,25 @@ def encode_segment(
         sink: The shared prefix, `[layers, kv_heads, sink, head_dim]`; `sink` may be 0.
         tokens: Token ids, padded at the end.
         positions: Position of each token.
+        mix: What each token's attention does and keeps.
         lanes: How many segments run side by side under an outer `vmap`; only bounds memory.
 
     Returns:
-        Rotated keys and values `[layers, kv_heads, tokens, head_dim]`.
+        Rotated keys and values `[layers, kv_heads, tokens, head_dim]`, and what `mix` kept,
+        `[layers, tokens, ...]`.
     """
     index = jnp.arange(tokens.shape[0])
     keys = sink.k.shape[-2] + tokens.shape[0]
 
-    def attend(q: Array, k: Array, v: Array, rotary: Rotary, prefix: KV) -> tuple[Array, KV]:
+    def attend(q: Array, k: Array, v: Array, rotary: Rotary, prefix: KV) -> tuple[Array, Any]:
         own = heads_first(rotate(k, positions, rotary), v)
         groups = [
             Group(prefix, lambda _: jnp.ones(prefix.k.shape[-2], bool)),
             Group(own, lambda row: index <= row),
         ]
         rows = (rotate(q, positions, rotary), index)
-        return by_rows(lambda q, row: mix(q, groups, row)[0], rows, keys, q.shape[-2], lanes), own
+        mixed, kept = by_rows(lambda q, row: mix(q, groups, row), rows, keys, q.shape[-2], lanes)
+        return mixed, (own, kept)
 
     return decode_stack(model, embed(model, tokens), attend, sink)[1]
 
@@ -113,8 +143,20 @@ def heads_first(k: Array, v: Array) -> KV:
     return KV(k.swapaxes(0, 1), v.swapaxes(0, 1))
 
 
-def _check_window(config: LlamaConfig, context: SegmentedContext, method: Method) -> None:
-    """Refuse a context past the model's window; lengths that are traced cannot be checked."""
+def check_context(config: LlamaConfig, context: SegmentedContext, method: Method) -> None:
+    """Refuse a context that lacks the method's sink or reaches past the model's window.
+
+    Lengths that are traced cannot be checked.
+
+    Raises:
+        LayoutError: The context reaches past the model's positions.
+        MethodError: The method wants a sink and the context was packed without one.
+    """
+    if method.sink and not context.sink.shape[0]:
+        raise MethodError(
+            "the method has a sink but the context was laid out without one: "
+            "give pack(..., sink=method.sink), or split(..., sink=its token ids)."
+        )
     if not isinstance(context.lengths, np.ndarray | jax.Array) or isinstance(
         context.lengths, jax.core.Tracer
     ):
@@ -128,7 +170,7 @@ def _check_window(config: LlamaConfig, context: SegmentedContext, method: Method
     in_a_row = method.full or method.positions.sequential
     span = int(lengths.sum() if in_a_row else lengths.max())
     if sink + span >= config.max_positions:
-        fix = "a shorter context" if in_a_row else "more segments (a higher degree)"
+        fix = "a shorter context" if in_a_row else "shorter or more segments (a higher degree)"
         raise LayoutError(
             f"the context takes {sink} sink + {span} positions, and the model has "
             f"{config.max_positions} in all, with at least one for the query. "

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from .cache import ContextCache, empty_tail
+from .cache import ContextCache
 from .decode_loop import Drawn, Rules, go_on, start
-from .errors import LayoutError
+from .errors import LayoutError, MethodError
 from .layout import bucket
 from .method import Method
 from .models import Llama
-from .query import check_room
+from .query import check_window
 from .sampling import Sampling
 
 
@@ -28,11 +28,13 @@ class GenerateOutput:
         entropy: If asked for, mean attention entropy in nats of the query pass and then of each
             decode step (each a mean over layers, heads and tokens); NaN where a row had already
             stopped.
+        between: If asked for, what of `entropy` lies between sink, segments and tail.
     """
 
     tokens: Int[np.ndarray, "queries new"]
     lengths: Int[np.ndarray, " queries"]
     entropy: Float[np.ndarray, "queries steps"] | None = None
+    between: Float[np.ndarray, "queries steps"] | None = None
 
     def sequences(self) -> list[list[int]]:
         """Each row's generated tokens, without padding or stop token."""
@@ -51,15 +53,17 @@ def generate(
     stop_tokens: Sequence[int] | None = None,
     on_tokens: Callable[[list[list[int]]], object] | None = None,
     stats: bool = False,
+    pad_to: int = 0,
 ) -> GenerateOutput:
     r"""Answer one query, or several at once, over an encoded context.
 
-    The context cache is shared by all rows and never copied; each row has its own preallocated
-    tail. Selection is renewed at every step. A row's result does not depend on its neighbours.
+    The context cache is shared by all rows and never copied (with one from `encode_many`, each row
+    reads its own context); each row has its own preallocated tail. Selection is renewed at every
+    step. A row's result does not depend on its neighbours.
 
     Args:
         model: The decoder.
-        cache: From `encode`.
+        cache: From `encode`, or from `encode_many` with as many contexts as there are queries.
         queries: Token ids of one query, or a list of queries.
         method: As in `query`.
         max_new_tokens: Tokens to generate at most.
@@ -69,29 +73,36 @@ def generate(
         on_tokens: Called after every step with each row's new tokens (an empty list for a row that
             has stopped). If it returns `True`, generation ends there.
         stats: Also measure attention entropy.
+        pad_to: Query tokens to make room for, at least: calls with equal room share one compiled
+            program.
 
     Returns:
         Tokens and lengths on the host.
 
     Raises:
-        LayoutError: A query is empty, `max_new_tokens` is below 1, or query and answer do not fit
-            the model's positions.
+        LayoutError: A query is empty, `max_new_tokens` is below 1, query and answer do not fit the
+            model's positions, or there is not one context a query.
+        MethodError: The seed does not fit 64 bits.
 
     Example:
-        >>> question = tokenizer.encode("Question: Who baked bread?\nAnswer:")
+        >>> question = pce.encode_text(tokenizer, "Question: Who baked bread?\nAnswer:")
         >>> out = pce.generate(model, cache, question, max_new_tokens=8)
         >>> answer = tokenizer.decode(out.sequences()[0])
     """
     if max_new_tokens < 1:
         raise LayoutError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-    tokens, lengths = _pad_queries(queries)
+    tokens, lengths = _pad_queries(queries, pad_to)
+    if cache.lengths.ndim == 2 and cache.lengths.shape[0] != len(lengths):
+        raise LayoutError(
+            f"{len(lengths)} queries over {cache.lengths.shape[0]} contexts: give one to each."
+        )
     stops = jnp.asarray(
         model.config.eos_token_ids if stop_tokens is None else stop_tokens, jnp.int32
     )
     capacity = bucket(tokens.shape[1] + max_new_tokens)
-    check_room(
-        model, cache, empty_tail(model, capacity), capacity, int(lengths.max()) + max_new_tokens - 1
-    )
+    check_window(model, cache, lengths + max_new_tokens - 1)
+    if not -(2**63) <= seed < 2**63:
+        raise MethodError(f"the seed must fit 64 bits, got {seed}")
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(len(lengths)))
     rules = Rules(method, sampling, stats)
     rows = start(model, cache, tokens, lengths, keys, stops, rules, capacity)
@@ -118,15 +129,18 @@ class _Gathered:
         self._lengths = np.zeros(rows, np.int32)
         self._tokens: list[np.ndarray] = []
         self._entropy: list[np.ndarray] = []
+        self._between: list[np.ndarray] = []
 
     @property
     def steps(self) -> int:
         return len(self._tokens)
 
     def add(self, drawn: Drawn, count: int) -> None:
-        seen = (np.asarray(x)[:count] for x in (drawn.token, drawn.done, drawn.entropy))
-        for tokens, done, entropy in zip(*seen, strict=True):
+        parts = (drawn.token, drawn.done, drawn.entropy, drawn.between)
+        seen = (np.asarray(x)[:count] for x in parts)
+        for tokens, done, entropy, between in zip(*seen, strict=True):
             self._entropy.append(np.where(self.done, np.nan, entropy))
+            self._between.append(np.where(self.done, np.nan, between))
             self._tokens.append(tokens)
             self._lengths += ~done
             self.done = done
@@ -137,20 +151,25 @@ class _Gathered:
                 self.ended |= told is True
 
     def output(self, stats: bool) -> GenerateOutput:
-        entropy = np.stack(self._entropy, axis=1) if stats else None
-        return GenerateOutput(np.stack(self._tokens, axis=1), self._lengths, entropy)
+        tokens = np.stack(self._tokens, axis=1)
+        if not stats:
+            return GenerateOutput(tokens, self._lengths)
+        entropy, between = (np.stack(x, axis=1) for x in (self._entropy, self._between))
+        return GenerateOutput(tokens, self._lengths, entropy, between)
 
 
 def _pad_queries(
-    queries: Sequence[int] | Sequence[Sequence[int]] | np.ndarray,
+    queries: Sequence[int] | Sequence[Sequence[int]] | np.ndarray, pad_to: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One row a query, padded to a common bucket, and their lengths."""
+    """One row a query, padded to a common bucket or to `pad_to`, and their lengths."""
     single = len(queries) and np.ndim(queries[0]) == 0
     rows = [np.asarray(row, np.int32) for row in ([queries] if single else queries)]
     lengths = np.asarray([len(row) for row in rows], np.int32)
     if not len(rows) or not lengths.all():
         raise LayoutError("a query is empty: give at least one token to each.")
-    tokens = np.zeros((len(rows), bucket(int(lengths.max()))), np.int32)
+    longest = int(lengths.max())
+    slots = pad_to if pad_to >= longest else bucket(longest)
+    tokens = np.zeros((len(rows), slots), np.int32)
     for padded, row in zip(tokens, rows, strict=True):
         padded[: len(row)] = row
     return tokens, lengths

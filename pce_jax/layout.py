@@ -88,9 +88,19 @@ def split(tokens: Sequence[int], degree: int, sink: Sequence[int] = ()) -> Segme
         LayoutError: No tokens, or `degree` is not between 1 and their number.
 
     Example:
-        >>> context = pce.split(tokenizer.encode("One long text that goes on and on."), degree=4)
+        >>> tokens = pce.encode_text(tokenizer, "One long text that goes on and on.")
+        >>> context = pce.split(tokens, degree=4)
         >>> context.lengths
         array([3, 3, 3], dtype=int32)
+    """
+    return from_segments(cut(tokens, degree), sink)
+
+
+def cut(tokens: Sequence[int], degree: int) -> list[list[int]]:
+    """The segments of `split` as lists, not padded.
+
+    Raises:
+        LayoutError: As `split`.
     """
     tokens = list(tokens)
     _check_degree(degree)
@@ -104,7 +114,7 @@ def split(tokens: Sequence[int], degree: int, sink: Sequence[int] = ()) -> Segme
             f"least one. Use a degree of at most {len(tokens)}, or a longer context."
         )
     size = -(-len(tokens) // degree)
-    return from_segments([tokens[i : i + size] for i in range(0, len(tokens), size)], sink)
+    return [tokens[i : i + size] for i in range(0, len(tokens), size)]
 
 
 def group(items: Sequence[Sequence[int]], degree: int) -> list[list[int]]:
@@ -122,7 +132,7 @@ def group(items: Sequence[Sequence[int]], degree: int) -> list[list[int]]:
         [[1, 2, 2], [3]]
     """
     _check_degree(degree)
-    if not items:
+    if not len(items):
         raise LayoutError("there are no documents: give at least one.")
     parts = np.array_split(np.arange(len(items)), min(degree, len(items)))
     return [[token for item in part for token in items[item]] for part in parts]
@@ -144,7 +154,8 @@ def pack(
         degree: Number of segments; one a document by default.
 
     Raises:
-        LayoutError: No documents, an empty document (named by its number), or `degree` below 1.
+        LayoutError: No documents, one text instead of a list of them, an empty document (named by
+            its number), or `degree` below 1.
 
     Example:
         >>> documents = ["Ada wrote code.\n\n", "Bob baked bread.\n\n", "Cleo sang.\n\n"]
@@ -152,6 +163,8 @@ def pack(
         >>> context.segments.shape, context.lengths  # padded to (segments, tokens)
         ((3, 16), array([6, 5, 5], dtype=int32))
     """
+    if isinstance(documents, str):
+        raise LayoutError("documents is one text: give a list of texts, or cut it with split.")
     items = [encode_text(tokenizer, text) for text in documents]
     empty = [str(number) for number, item in enumerate(items, 1) if not item]
     if empty:
@@ -170,7 +183,7 @@ def from_segments(segments: Sequence[Sequence[int]], sink: Sequence[int] = ()) -
         >>> pce.from_segments([[1, 2, 3], [4]], sink=[9]).lengths
         array([3, 1], dtype=int32)
     """
-    if not segments:
+    if not len(segments):
         raise LayoutError("there are no segments: give at least one.")
     lengths = [len(segment) for segment in segments]
     padded = np.zeros((bucket(len(segments), smallest=1), bucket(max(lengths))), np.int32)

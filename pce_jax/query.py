@@ -46,9 +46,9 @@ class ScoreOutput:
     nll: Float[Array, " tokens"]
     stats: Stats | None
 
-    def sum(self) -> Float[Array, ""]:
-        """Total negative log-likelihood in nats."""
-        return jnp.sum(self.nll)
+    def sum(self) -> Float[Array, "*batch"]:
+        """Total negative log-likelihood in nats, of each text under an outer `vmap`."""
+        return jnp.sum(self.nll, axis=-1)
 
 
 def query(
@@ -84,14 +84,15 @@ def query(
         Logits, the grown tail, and statistics.
 
     Raises:
-        LayoutError: The tail has no room for the tokens, or they reach past the model's positions.
+        LayoutError: There are no tokens, or they are not one sequence; the tail has no room for
+            them, or they reach past the model's positions.
 
     Example:
         >>> out = pce.query(model, cache, jnp.array([1, 2, 3]), stats=True)
         >>> out.logits.shape, out.stats.entropy.total.shape  # layers, heads, tokens
         ((3, 49152), (30, 9, 3))
     """
-    tokens = jnp.asarray(tokens)
+    tokens = one_sequence(tokens)
     if tail is None:
         tail = empty_tail(model, tokens.shape[0] if capacity is None else capacity)
     length = jnp.asarray(tokens.shape[0] if length is None else length)
@@ -119,22 +120,42 @@ def score(
         stats: Also return attention entropies.
 
     Raises:
-        LayoutError: The tokens reach past the model's positions.
+        LayoutError: There are no tokens, they are not one sequence, or they reach past the model's
+            positions.
 
     Example:
-        >>> text = tokenizer.encode("Ada wrote code. Then she rested.")
+        >>> text = pce.encode_text(tokenizer, "Ada wrote code. Then she rested.")
         >>> nll = pce.score(model, cache, jnp.array(text)).nll
         >>> perplexity = jnp.exp(nll[1:].mean())
     """
-    tokens = jnp.asarray(tokens)
+    tokens = one_sequence(tokens)
     tail = empty_tail(model, tokens.shape[0])
     length = jnp.asarray(tokens.shape[0] if length is None else length)
     check_room(model, cache, tail, tokens.shape[0], length)
     return _score(model, cache, tail, tokens, length, method, stats)
 
 
+def one_sequence(
+    tokens: Int[Array | np.ndarray, " tokens"] | Sequence[int],
+) -> Int[Array, " tokens"]:
+    """The tokens of one text as an array.
+
+    Raises:
+        LayoutError: There are none, or they are several texts.
+    """
+    shape = np.shape(tokens)
+    if len(shape) != 1:
+        raise LayoutError(
+            f"one sequence of token ids is read at a time, these have the shape {shape}. Use "
+            "jax.vmap over the first axis, or generate, which takes several."
+        )
+    if not shape[0]:
+        raise LayoutError("no tokens: the text is empty. Give at least one token.")
+    return jnp.asarray(tokens)
+
+
 def check_room(
-    model: Llama, cache: ContextCache, tail: Tail, slots: int, length: Array | int
+    model: Llama, cache: ContextCache, tail: Tail, slots: int, length: Array | np.ndarray | int
 ) -> None:
     """Refuse tokens that the tail or the model's window cannot hold.
 
@@ -145,10 +166,10 @@ def check_room(
         cache: What stands before the tail.
         tail: What the tokens are appended to.
         slots: Token slots that will be written, padding included.
-        length: Real tokens among them.
+        length: Real tokens among them; several where rows have their own.
 
     Raises:
-        LayoutError: No room.
+        LayoutError: No room, or `length` is above `slots`.
     """
     if any(isinstance(x, jax.core.Tracer) for x in (cache.query_start, tail.length, length)):
         if slots > tail.capacity:
@@ -161,7 +182,25 @@ def check_room(
             f"the tail holds {tail.capacity} tokens, has {int(tail.length)} and was given {slots} "
             "more (padding included): raise its capacity."
         )
-    last = float(cache.query_start) + int(tail.length) + int(length)
+    if (longest := int(jnp.max(length))) > slots:
+        raise LayoutError(f"length {longest} is above the number of tokens given, {slots}.")
+    check_window(model, cache, length + int(tail.length))
+
+
+def check_window(model: Llama, cache: ContextCache, length: Array | np.ndarray | int) -> None:
+    """Refuse a query, with what is generated behind it, that reaches past the model's positions.
+
+    Args:
+        model: The decoder.
+        cache: What stands before the query; nothing is checked where it is traced.
+        length: Tokens behind the context; several where rows have their own.
+
+    Raises:
+        LayoutError: They do not fit.
+    """
+    if isinstance(cache.query_start, jax.core.Tracer):
+        return
+    last = float(jnp.max(cache.query_start + length))
     if last > model.config.max_positions:
         raise LayoutError(
             f"the query ends at position {last:.0f}, and the model has "
@@ -195,7 +234,32 @@ def _score(
     method: Method,
     stats: bool,
 ) -> ScoreOutput:
-    hidden, _, measured = read(model, cache, tail, tokens, length, method, stats)
+    return score_tokens(model, cache, tail, tokens, length, method, stats)
+
+
+def score_tokens(
+    model: Llama,
+    cache: ContextCache,
+    tail: Tail,
+    tokens: Int[Array, " tokens"],
+    length: Int[Array, ""],
+    method: Method,
+    stats: bool,
+    lanes: int = 1,
+) -> ScoreOutput:
+    """Score one text: `score` without checks and `jit`.
+
+    Args:
+        model: The decoder.
+        cache: The encoded context.
+        tail: Empty, with room for `tokens`.
+        tokens: Token ids, padded at the end.
+        length: Number of real tokens.
+        method: As in `query`.
+        stats: Measure entropy.
+        lanes: How many texts run side by side under an outer `vmap`; only bounds memory.
+    """
+    hidden, _, measured = read(model, cache, tail, tokens, length, method, stats, lanes)
 
     def loss(row: tuple[Array, Array]) -> Array:
         hidden, target = row
@@ -203,7 +267,7 @@ def _score(
         return jax.nn.logsumexp(logits) - logits[target]
 
     rows = (hidden[:-1], tokens[1:])
-    nll = jax.lax.map(jax.checkpoint(loss), rows, batch_size=_SCORED_AT_ONCE)
+    nll = jax.lax.map(jax.checkpoint(loss), rows, batch_size=max(1, _SCORED_AT_ONCE // lanes))
     counted = jnp.arange(1, tokens.shape[0]) < length
     return ScoreOutput(jnp.pad(jnp.where(counted, nll, 0.0), (1, 0)), measured)
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import Entropy, Group, by_rows, mix, probabilities
+from .attention import Entropy, Group, Mix, by_rows, mix, probabilities
 from .cache import KV, ContextCache, Tail
 from .encode import heads_first
 from .method import Method
@@ -24,7 +24,7 @@ from .selection import Select
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """What a query pass measured.
+    """What a query pass measured; the means keep the axes of an outer `vmap`.
 
     Attributes:
         entropy: Nats, `[layers, heads, tokens]`; 0 at padding.
@@ -34,15 +34,23 @@ class Stats:
     entropy: Entropy
     valid: Bool[Array, " tokens"]
 
-    def by_layer(self) -> Float[Array, " layers"]:
+    def by_layer(self) -> Float[Array, "*batch layers"]:
         """Mean total entropy over tokens and heads, in nats, per layer."""
-        total = self.entropy.total
-        counted = jnp.maximum(jnp.sum(self.valid) * total.shape[-2], 1)
-        return jnp.sum(total, axis=(-2, -1)) / counted
+        return self._mean(self.entropy.total)
 
-    def mean(self) -> Float[Array, ""]:
+    def between_by_layer(self) -> Float[Array, "*batch layers"]:
+        """The same of the entropy between sink, segments and tail."""
+        return self._mean(self.entropy.between)
+
+    def mean(self) -> Float[Array, "*batch"]:
         """The headline number: mean over tokens and heads, then layers, in nats."""
-        return jnp.mean(self.by_layer())
+        return jnp.mean(self.by_layer(), axis=-1)
+
+    def _mean(
+        self, entropy: Float[Array, "*batch layers heads tokens"]
+    ) -> Float[Array, "*batch layers"]:
+        counted = jnp.maximum(jnp.sum(self.valid, axis=-1) * entropy.shape[-2], 1)
+        return jnp.sum(entropy, axis=(-2, -1)) / counted[..., None]
 
 
 def read(
@@ -57,8 +65,7 @@ def read(
 ) -> tuple[Float[Array, "tokens d"], Tail, Stats | None]:
     """Run query tokens through the stack: what `query`, `score` and `generate` share.
 
-    Neither jitted nor checked. Aggregation over layers takes two passes: the first without
-    selection, to learn every layer's scores.
+    Neither jitted nor checked.
 
     Args:
         model: The decoder.
@@ -73,10 +80,47 @@ def read(
     Returns:
         Hidden states before the final norm, the grown tail, and statistics if asked for.
     """
+    hidden, tail, entropy = read_tokens(model, cache, tail, tokens, length, method, mix, lanes)
+    if not stats:
+        return hidden, tail, None
+    valid = jnp.arange(tokens.shape[0]) < length
+    by_head = jax.tree.map(lambda x: x.swapaxes(-1, -2), entropy)
+    return hidden, tail, Stats(jax.tree.map(lambda x: jnp.where(valid, x, 0.0), by_head), valid)
+
+
+def read_tokens(
+    model: Llama,
+    cache: ContextCache,
+    tail: Tail,
+    tokens: Int[Array, " tokens"],
+    length: Int[Array, ""],
+    method: Method,
+    mix: Mix,
+    lanes: int = 1,
+) -> tuple[Float[Array, "tokens d"], Tail, Any]:
+    """Run query tokens through the stack, with `mix` at each of them: what the analysis shares.
+
+    Aggregation over layers takes two passes: the first without selection, to learn every layer's
+    scores.
+
+    Args:
+        model: The decoder.
+        cache: The encoded context.
+        tail: What was read before.
+        tokens: Token ids, padded at the end.
+        length: Number of real tokens.
+        method: Its selection and positions apply.
+        mix: What each token's attention does and keeps.
+        lanes: How many queries run side by side under an outer `vmap`; only bounds memory.
+
+    Returns:
+        Hidden states before the final norm, the grown tail, and what `mix` kept, `[layers, tokens,
+        ...]`; at padding it means nothing.
+    """
     valid = jnp.arange(tokens.shape[0]) < length
     several = cache.lengths.shape[0] > 1 and not method.full
     select = method.select if several else None
-    attend = functools.partial(_attend, cache, tail, valid, method, select, lanes)
+    attend = functools.partial(_attend, cache, tail, valid, method, select, mix, lanes)
     hidden, choice = embed(model, tokens), None
     if select is not None and "layer" in select.aggregate:
         survey = functools.partial(attend, survey=True)
@@ -84,12 +128,8 @@ def read(
         choice = select.choose(scores, cache.lengths, valid)
         choice = jnp.broadcast_to(choice, (model.config.num_layers, *choice.shape[1:]))
     state = (cache.sink, cache.segments, tail.kv, choice)
-    hidden, (kv, entropy) = decode_stack(model, hidden, attend, state)
-    measured = None
-    if stats:
-        by_head = jax.tree.map(lambda x: x.swapaxes(-1, -2), entropy)
-        measured = Stats(jax.tree.map(lambda x: jnp.where(valid, x, 0.0), by_head), valid)
-    return hidden, Tail(kv, tail.length + length), measured
+    hidden, (kv, kept) = decode_stack(model, hidden, attend, state)
+    return hidden, Tail(kv, tail.length + length), kept
 
 
 def _attend(
@@ -98,6 +138,7 @@ def _attend(
     valid: Bool[Array, " tokens"],
     method: Method,
     select: Select | None,
+    mix: Mix,
     lanes: int,
     q: Array,
     k: Array,
@@ -109,7 +150,8 @@ def _attend(
     """Attention of one layer's query tokens to sink, segments and tail.
 
     Returns:
-        Mixed values, and (the grown tail, entropy) or, in a survey, the unselected segment scores.
+        Mixed values, and (the grown tail, what `mix` kept) or, in a survey, the unselected segment
+        scores.
     """
     sink, segments, past, choice = state
     index = jnp.arange(q.shape[0])
@@ -125,12 +167,12 @@ def _attend(
     def each_row(f: Callable[..., Any], *rows: Array) -> Any:
         return by_rows(f, rows, keys, q.shape[1], lanes)
 
-    def plain(q: Array, row: Array) -> tuple[Array, Entropy]:
+    def plain(q: Array, row: Array) -> tuple[Array, Any]:
         return mix(q, groups, row)
 
     if select is None:
-        mixed, entropy = each_row(plain, *rows)
-        return mixed, (grown, entropy)
+        mixed, kept = each_row(plain, *rows)
+        return mixed, (grown, kept)
 
     def scores(q: Array, row: Array) -> Array:
         return select.scores(probabilities(q, groups, row)[0][1], cache.lengths)
@@ -141,7 +183,7 @@ def _attend(
         choice = select.choose(each_row(scores, *rows), cache.lengths, valid)
     several = jnp.sum(cache.lengths > 0) > 1  # a single segment is no choice at all
 
-    def chosen(q: Array, row: Array, choice: Array) -> tuple[Array, Entropy]:
+    def chosen(q: Array, row: Array, choice: Array) -> tuple[Array, Any]:
         def reweigh(masses: list[Array]) -> list[Array]:
             factors = jnp.where(several, select.factors(choice, masses[1]), 1.0)
             return [jnp.ones_like(masses[0]), factors, jnp.ones_like(masses[2])]
@@ -149,8 +191,8 @@ def _attend(
         return mix(q, groups, row, reweigh)
 
     choice = jnp.broadcast_to(choice, (q.shape[0], *choice.shape[1:]))
-    mixed, entropy = each_row(chosen, *rows, choice)
-    return mixed, (grown, entropy)
+    mixed, kept = each_row(chosen, *rows, choice)
+    return mixed, (grown, kept)
 
 
 def _groups(cache: ContextCache, tail: Tail, sink: KV, segments: KV, grown: KV) -> list[Group]:

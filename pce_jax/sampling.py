@@ -14,8 +14,8 @@ class Sampling:
     """How tokens are drawn. Hashable: static under `jit`.
 
     Attributes:
-        temperature: 0 takes the most likely token; above 0, logits are divided by it before
-            drawing.
+        temperature: 0 takes the most likely token; above 0 (at least 1e-6), logits are divided by
+            it before drawing.
         top_k: Draw among this many most likely tokens only; 0 for all.
         top_p: Draw among the fewest most likely tokens whose probabilities reach this sum; 1 for
             all.
@@ -33,10 +33,14 @@ class Sampling:
         """Refuse values without a meaning.
 
         Raises:
-            MethodError: A negative temperature or `top_k`, or `top_p` outside (0, 1].
+            MethodError: A `temperature` neither 0 nor a number from 1e-6 on (logits divided by less
+                overflow), a negative `top_k`, or `top_p` outside (0, 1].
         """
-        if self.temperature < 0:
-            raise MethodError(f"temperature must be at least 0 (greedy), got {self.temperature}")
+        if self.temperature != 0 and not 1e-6 <= self.temperature < float("inf"):
+            raise MethodError(
+                f"temperature must be 0 (greedy) or at least 1e-6, and finite; got "
+                f"{self.temperature}"
+            )
         if self.top_k < 0:
             raise MethodError(f"sampling top_k must be at least 0 (all tokens), got {self.top_k}")
         if not 0 < self.top_p <= 1:

@@ -52,7 +52,8 @@ class Select:
         """Normalise `aggregate` to a set and refuse values without a meaning.
 
         Raises:
-            MethodError: `top_k` below 1, `tau` outside (0, 1), or an unknown dimension.
+            MethodError: `top_k` below 1, `tau` outside (0, 1), an unknown dimension, or a negative
+                `score_top` or `aggregate_top`.
         """
         dims: Iterable[str] = (
             (self.aggregate,) if isinstance(self.aggregate, str) else self.aggregate
@@ -64,6 +65,11 @@ class Select:
             )
         if self.tau is not None and not 0 < self.tau < 1:
             raise MethodError(f"select: tau must lie between 0 and 1, got {self.tau}")
+        for field in ("score_top", "aggregate_top"):
+            if getattr(self, field) < 0:
+                raise MethodError(
+                    f"select: {field} must be at least 0 (the mean), got {getattr(self, field)}"
+                )
         unknown = sorted(self.aggregate - set(get_args(Dim)))
         if unknown:
             raise MethodError(
@@ -80,7 +86,7 @@ class Select:
         scores: Float[Array, "*layers tokens heads segments"],
         lengths: Int[Array, " segments"],
         valid: Bool[Array, " tokens"],
-    ) -> Float[Array, "*layers any_tokens any_heads segments"]:
+    ) -> Float[Array, "*any_layers any_tokens any_heads segments"]:
         """Decide from scores: 1 for a chosen segment and 0 for others, or target masses if soft.
 
         Args:

@@ -24,11 +24,16 @@ DIMS = ("layer", "token", "head")
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """Of the query tokens, all in float64: next-token logits, and entropies per layer and head."""
+    """Of the query tokens, all in float64: next-token logits, and entropies per layer and head.
+
+    `every` has statistics of all tokens, in order: `[layers, heads, tokens]`, and `masses` by group
+    (sink, segments, query; empty ones left out) along a last axis.
+    """
 
     logits: np.ndarray
     total: np.ndarray
     between: np.ndarray
+    every: dict[str, np.ndarray]
 
     def nll(self, tokens: Sequence[int]) -> np.ndarray:
         """Of each query token but the first."""
@@ -112,14 +117,15 @@ def dense_pass(
         for number in range(len(rows)):  # a survey without selection, once a pass
             scores = _run(
                 weights, config, tokens, group, positions, rows, members, select, fixed, number
-            )[3]
+            )[2]
             fixed[number] = _choose(scores[number], members, select)
-    hidden, total, between, _ = _run(
+    hidden, every, _ = _run(
         weights, config, tokens, group, positions, rows, members, select, fixed, None
     )
     hidden = _rms_norm(hidden[first:], weights["norm"], config.norm_eps)
     head = weights["embed"] if config.tie_embeddings else weights["head"]
-    return Dense(hidden @ head.T, total[:, :, first:], between[:, :, first:])
+    total, between = (every[name][:, :, first:] for name in ("total", "between"))
+    return Dense(hidden @ head.T, total, between, every)
 
 
 def _run(
@@ -133,15 +139,15 @@ def _run(
     select: Any,
     fixed: dict[int, np.ndarray],
     survey: int | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Residual stream, entropies `[layers, heads, tokens]`, and each pass's scores by layer."""
+) -> tuple[np.ndarray, dict[str, np.ndarray], list[np.ndarray]]:
+    """Residual stream, statistics `[layers, heads, tokens]`, and each pass's scores by layer."""
     count = len(tokens)
     visible = np.zeros((count, count), bool)
     for i in range(count):
         for j in range(i + 1):
             visible[i, j] = group[j] == SINK or group[j] == group[i] or group[i] == QUERY
     x = weights["embed"][tokens]
-    totals, betweens = [], []
+    layers: list[dict[str, np.ndarray]] = []
     scores: list[list[np.ndarray]] = [[] for _ in rows]
     for layer in range(config.num_layers):
         w = {n.removeprefix("blocks."): a[layer] for n, a in weights.items() if "." in n}
@@ -167,15 +173,34 @@ def _run(
             else:
                 choice = _choose(seen[None], members, select)[0]
             p[:, part] = _reweigh(p[:, part], members, choice, select.tau)
-        x = x + np.einsum("hij,jhd->ihd", p, v).reshape(count, -1) @ w["o_proj"].T
+        mixed = np.einsum("hij,jhd->ihd", p, v)
+        x = x + mixed.reshape(count, -1) @ w["o_proj"].T
         y = _rms_norm(x, w["mlp_norm"], config.norm_eps)
         gate = y @ w["gate_proj"].T
         x = x + (gate / (1 + np.exp(-gate)) * (y @ w["up_proj"].T)) @ w["down_proj"].T
-        totals.append(plain_entropy(p))
-        masses = [p[:, :, np.array(group) == g].sum(-1) for g in sorted(set(group))]
-        betweens.append(plain_entropy(np.stack(masses, axis=-1)))
+        masses = np.stack(
+            [p[:, :, np.array(group) == g].sum(-1) for g in dict.fromkeys(group)], axis=-1
+        )
+        by_token = {"q": q, "k": k, "v": v, "output": mixed}
+        sizes = {name: np.abs(a).mean(-1).T for name, a in by_token.items()}
+        q_norm, k_norm = np.linalg.norm(q, axis=-1).T, np.linalg.norm(k, axis=-1).T
+        cosine = np.einsum("ihd,jhd->hij", q, k) / q_norm[:, :, None] / k_norm[:, None]
+        seen = visible.sum(-1)
+        layers.append(
+            sizes
+            | {
+                "total": plain_entropy(p),
+                "between": plain_entropy(masses),
+                "masses": masses,
+                "logit": (np.abs(logits) * visible).sum(-1) / seen,
+                "cosine": (cosine * visible).sum(-1) / seen,
+                "q_norm": q_norm,
+                "k_norm": k_norm,
+            }
+        )
     by_layer = [np.stack(part) if part else np.zeros(0) for part in scores]
-    return x, np.stack(totals), np.stack(betweens), by_layer
+    every = {name: np.stack([layer[name] for layer in layers]) for name in layers[0]}
+    return x, every, by_layer
 
 
 def plain_entropy(p: np.ndarray) -> np.ndarray:

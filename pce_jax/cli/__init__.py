@@ -1,4 +1,4 @@
-"""The command line: `pce-jax demo | generate | doctor`, also as `python -m pce_jax.cli`."""
+"""The command line: `pce-jax demo | generate | eval | ...`, also as `python -m pce_jax.cli`."""
 
 from .app import main
 

@@ -13,14 +13,20 @@ from typing import Any
 
 import tyro
 
+from .analyze import Analyze
 from .console import error_console, print_error
 from .demo import Demo
 from .doctor import Doctor
+from .eval import Eval
 from .generate import Generate
+from .report import Report
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": Demo,
     "generate": Generate,
+    "eval": Eval,
+    "report": Report,
+    "analyze": Analyze,
     "doctor": Doctor,
 }
 

@@ -15,7 +15,7 @@ class InputError(PceError):
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the text of a UTF-8 file, .
+    """Return the text of a UTF-8 file, without a byte order mark.
 
     Args:
         path: The file.

@@ -82,6 +82,35 @@ MethodNames = Annotated[
     ),
 ]
 
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read `a,b`: each once, in the order given. Whether they exist shows later."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+MaybeDegrees = Annotated[
+    tuple[int, ...] | None,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="P,P,...",
+        instance_from_str=lambda args: parse_degrees(args[0]),
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(map(str, value or ()))],
+    ),
+    tyro.conf.arg(help_behavior_hint=""),
+]
+MaybeNames = Annotated[
+    tuple[str, ...] | None,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME,NAME,...",
+        instance_from_str=lambda args: parse_names(args[0]),
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(value or ())],
+    ),
+    tyro.conf.arg(help_behavior_hint=""),
+]
+
 # What is None by default: without these, tyro shows `{None}|INT (default: None)`.
 Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE [FILE ...]")]
 Texts = Annotated[

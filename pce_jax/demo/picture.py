@@ -4,19 +4,11 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from pce_jax import plots
 
 from .report import Mean
 from .study import FULL
-
-# Okabe and Ito's colours, told apart by colour-blind readers too.
-_STYLES = {
-    "naive": {"color": "#D55E00", "marker": "o"},
-    "sink": {"color": "#0072B2", "marker": "s"},
-    "sel": {"color": "#009E73", "marker": "^"},
-    "sink+sel": {"color": "#CC79A7", "marker": "D"},
-}
 
 
 def draw(summary: Mapping[tuple[str, int], Mean], subtitle: str, file: BinaryIO) -> None:
@@ -27,36 +19,20 @@ def draw(summary: Mapping[tuple[str, int], Mean], subtitle: str, file: BinaryIO)
         subtitle: What was measured on what.
         file: Where to.
     """
-    layout = ConstrainedLayoutEngine(wspace=0.06)
-    figure = Figure(figsize=(10, 4.4), dpi=150, layout=layout)
-    left, right = figure.subplots(1, 2)
-    figure.suptitle(f"Parallel context encoding\n{subtitle}", fontsize=11)
+    figure, (left, right) = plots.panels(2, f"Parallel context encoding\n{subtitle}")
     _panel(left, {key: mean.perplexity for key, mean in summary.items()}, "perplexity")
     _panel(right, {key: mean.entropy for key, mean in summary.items()}, "attention entropy (nats)")
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.savefig(file, format="png")
+    plots.legend(figure, [left, right])
+    plots.save(figure, file)
 
 
 def _panel(axes: Axes, values: Mapping[tuple[str, int], float], title: str) -> None:
     degrees = sorted({degree for _, degree in values})
-    axes.axhline(
-        values[FULL, 1], color="0.35", linestyle="--", linewidth=1.2, label="full attention"
-    )
-    for method in dict.fromkeys(method for method, _ in values if method != FULL):
+    axes.axhline(values[FULL, 1], label="full attention", **plots.FULL_LINE)
+    methods = dict.fromkeys(method for method, _ in values if method != FULL)
+    for method, style in plots.styles(methods).items():
         x = [degree for degree in degrees if (method, degree) in values]
-        axes.plot(
-            x,
-            [values[method, degree] for degree in x],
-            label=method,
-            linewidth=1.8,
-            markersize=5,
-            **_STYLES.get(method, {}),
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(degrees, [str(degree) for degree in degrees])
-    axes.minorticks_off()
-    axes.set_xlabel("degree of parallelism P (segments)")
+        y = [values[method, degree] for degree in x]
+        axes.plot(x, y, label=method, linewidth=1.8, markersize=5, **style)
+    plots.degree_axis(axes, degrees)
     axes.set_ylabel(title)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)

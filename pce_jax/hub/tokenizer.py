@@ -37,7 +37,7 @@ def load_tokenizer(source: Source) -> "PreTrainedTokenizerBase":
         return _auto(source.path)
     except WeightsError:
         raise
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # tokenizers raises no narrower class for a file it cannot read
         raise TokenizerError(
             f"The tokenizer of {source.path} cannot be loaded: {error}\nA model folder needs its "
             "tokenizer.json (or tokenizer.model) and tokenizer_config.json; a GGUF file needs its "

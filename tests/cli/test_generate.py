@@ -101,6 +101,8 @@ def test_bad_documents(run, docs, bad, name, says):
         (["--max-new-tokens", 0], "at least 1"),
         (["--max-new-tokens", 4000], "the model has 512"),
         (["--temperature", -1], "temperature"),
+        (["--temperature", "nan"], "temperature"),
+        (["--seed", 10**30], "the seed must fit 64 bits"),
         (["--top-p", 0], "top_p"),
         (["--top-k", -1], "top_k"),
         (["--select-top-k", 0], "top_k must be at least 1"),

@@ -42,7 +42,7 @@ def test_names_of_methods():
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([], "{demo, generate, doctor}"),
+        ([], "{demo, generate, "),
         (["demoo"], "demoo"),
         (["demo", "--degree", "2"], "--degrees"),
         (["demo", "--degrees", "0"], "at least 1"),

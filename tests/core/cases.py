@@ -42,9 +42,9 @@ def model() -> Llama:
     for name, shape in parameter_shapes(TINY).items():
         scale = {"q_proj": 2.0, "k_proj": 2.0}.get(name.removeprefix("blocks."), 1.0)
         noise = draw.normal(size=shape) * scale * shape[-1] ** -0.5
-        parameters[name] = jnp.asarray(
-            1 + 0.3 * draw.normal(size=shape) if name.endswith("norm") else noise, jnp.float32
-        )
+        value = 1 + 0.3 * draw.normal(size=shape) if name.endswith("norm") else noise
+        with jax.ensure_compile_time_eval():  # the first call may come from inside a trace
+            parameters[name] = jnp.asarray(value, jnp.float32)
     return Llama(TINY, parameters)
 
 

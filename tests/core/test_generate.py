@@ -190,6 +190,11 @@ def test_generate_says_what_is_wrong(query: list, new: int, message: str, cache:
         pce.generate(model(), cache, query, max_new_tokens=new)
 
 
+def test_a_seed_of_more_than_64_bits_is_refused(cache: pce.ContextCache):
+    with pytest.raises(MethodError, match="the seed must fit 64 bits, got 9999"):
+        pce.generate(model(), cache, [1], seed=10**30 - 1)
+
+
 def test_query_and_score_refuse_what_does_not_fit(cache: pce.ContextCache):
     window = r"the query ends at position 513, and the model has 512\. Use a shorter query"
     long = np.zeros(495, np.int32)
@@ -197,6 +202,13 @@ def test_query_and_score_refuse_what_does_not_fit(cache: pce.ContextCache):
         pce.query(model(), cache, long)
     with pytest.raises(LayoutError, match=window):
         pce.score(model(), cache, long)
+    with pytest.raises(LayoutError, match="length 4 is above the number of tokens given, 3"):
+        pce.query(model(), cache, long[:3], length=4)
+    for read in (pce.query, pce.score):
+        with pytest.raises(LayoutError, match="no tokens: the text is empty"):
+            read(model(), cache, [])
+        with pytest.raises(LayoutError, match=r"one sequence .* have the shape \(2, 3\)"):
+            read(model(), cache, np.ones((2, 3), np.int32))
     tail = pce.empty_tail(model(), 4)
     with pytest.raises(LayoutError, match="the tail holds 4 tokens, has 0 and was given 5 more"):
         pce.query(model(), cache, long[:5], tail=tail)

@@ -152,9 +152,10 @@ def test_pack_has_no_sink_unless_asked():
         ([], None, "there are no documents: give at least one"),
         (["a", "", "b", ""], None, r"document 2, 4 of 4 is empty: leave it out\."),
         (["a"], 0, "degree must be at least 1"),
+        ("one text", None, "documents is one text: give a list of texts"),
     ],
 )
-def test_pack_says_what_is_wrong(documents: list[str], degree: int | None, message: str):
+def test_pack_says_what_is_wrong(documents: list[str] | str, degree: int | None, message: str):
     with pytest.raises(LayoutError, match=message):
         pce.pack(Letters(), documents, degree=degree)
 
@@ -167,6 +168,12 @@ def test_segments_are_padded_on_both_axes():
     assert context.segments.shape == (6, 24)
     assert context.lengths.tolist() == [17, 1, 1, 1, 1, 0]
     assert {a.dtype for a in jax.tree.leaves(context)} == {np.dtype(np.int32)}
+
+
+def test_items_and_segments_may_be_arrays():
+    rows: Any = np.arange(6).reshape(3, 2)
+    assert pce.group(rows, degree=2) == [[0, 1, 2, 3], [4, 5]]
+    assert real(pce.from_segments(rows)) == rows.tolist()
 
 
 def test_from_segments_refuses_none():

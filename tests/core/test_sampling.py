@@ -89,7 +89,10 @@ def test_the_same_key_draws_the_same_token():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -0.1}, r"temperature must be at least 0 \(greedy\), got -0\.1"),
+        ({"temperature": -0.1}, r"temperature must be 0 \(greedy\) or at least 1e-6.*got -0\.1"),
+        ({"temperature": float("nan")}, "temperature must be .* got nan"),
+        ({"temperature": float("inf")}, "temperature must be .* finite; got inf"),
+        ({"temperature": 1e-45}, "temperature must be .* got 1e-45"),
         ({"top_k": -1}, r"sampling top_k must be at least 0 \(all tokens\), got -1"),
         ({"top_p": 0.0}, r"top_p must lie in \(0, 1\], got 0\.0"),
         ({"top_p": 1.1}, r"top_p must lie in \(0, 1\], got 1\.1"),

@@ -30,7 +30,7 @@ def test_a_score_is_the_sum_of_the_five_largest_probabilities():
 
 def test_score_top_may_be_one_many_or_the_mean_over_real_tokens():
     p, lengths = jnp.array([[0.1, 0.3, 0.2, 0.0], [0.4, 0.0, 0.0, 0.0]]), jnp.array([3, 1])
-    for top, expected in ((1, [0.3, 0.4]), (9, [0.6, 0.4]), (0, [0.2, 0.4]), (-1, [0.2, 0.4])):
+    for top, expected in ((1, [0.3, 0.4]), (9, [0.6, 0.4]), (0, [0.2, 0.4])):
         scores = pce.Select(score_top=top).scores(p, lengths)
         np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
@@ -163,6 +163,8 @@ def test_select_and_method_are_values():
         ({"top_k": -2}, "top_k must be at least 1, got -2"),
         ({"tau": 0.0}, r"tau must lie between 0 and 1, got 0\.0"),
         ({"tau": 1.0}, r"tau must lie between 0 and 1, got 1\.0"),
+        ({"score_top": -1}, r"score_top must be at least 0 \(the mean\), got -1"),
+        ({"aggregate_top": -1}, r"aggregate_top must be at least 0 \(the mean\), got -1"),
         ({"aggregate": {"seq", "head"}}, r"cannot aggregate over seq\. Known: layer, token, head"),
     ],
 )

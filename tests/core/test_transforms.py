@@ -47,6 +47,23 @@ def test_contexts_of_one_shape_run_side_by_side_under_vmap():
         assert_close(jax.tree.map(lambda x, number=number: x[number], batch), alone)
 
 
+def test_means_of_queries_side_by_side_are_those_of_each():
+    cache = pce.encode(model(), CASES[0].context())
+    tokens = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+
+    def read(tokens: jax.Array, length) -> tuple[pce.QueryOutput, pce.ScoreOutput]:
+        out = pce.query(model(), cache, tokens, length=length, stats=True)
+        return out, pce.score(model(), cache, tokens, length=length)
+
+    def numbers(out: pce.QueryOutput, scored: pce.ScoreOutput) -> list:
+        assert out.stats is not None
+        return [out.stats.mean(), out.stats.by_layer(), scored.sum()]
+
+    batch = numbers(*jax.vmap(read)(tokens, jnp.array([4, 2])))
+    for row, length in enumerate((4, 2)):
+        assert_close([x[row] for x in batch], numbers(*read(tokens[row], length)))
+
+
 @pytest.mark.slow
 def test_gradients_under_vmap_equal_those_one_by_one():
     def loss(parameters, context, tokens) -> jax.Array:

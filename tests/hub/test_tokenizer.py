@@ -84,6 +84,15 @@ def test_a_folder_without_a_tokenizer_says_what_it_needs(tmp_path):
         load_tokenizer(Source("folder", tmp_path))
 
 
+def test_a_tokenizer_of_an_unknown_kind_says_so(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer.json").write_text(
+        '{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "New"}, "model": {}}'
+    )
+    with pytest.raises(TokenizerError, match=r"cannot be loaded: .*\n.*tokenizer\.json"):
+        load_tokenizer(Source("folder", tmp_path))
+
+
 def test_a_damaged_gguf_says_so(tmp_path):
     (tmp_path / "a.gguf").write_bytes(b"GGUF\3\0\0\0")
     with pytest.raises(WeightsError, match="damaged"):

@@ -270,7 +270,11 @@ def test_a_family_that_transformers_lacks_is_not_written():
         ({"num_attention_heads": 5}, "hidden_size .48. is not a multiple of num_attention_heads"),
         ({"num_key_value_heads": 3}, "num_heads .4. must be a multiple of num_kv_heads .3."),
         ({"head_dim": 15}, "even number of rotated dimensions, got 15"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number from 1 on, got 0"),
+        ({"vocab_size": "64"}, "vocab_size must be a whole number from 1 on, got '64'"),
+        ({"eos_token_id": ["2"]}, "eos_token_ids must be whole numbers, got '2'"),
+        ({"rope_parameters": [1]}, "a field has a value of the wrong kind"),
+        ({"rms_norm_eps": "small"}, "a field has a value of the wrong kind .*'small'"),
         ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers has 1 entries for 2"),
         ({"rope_scaling": {"type": "linear"}}, "'linear' needs 'factor'"),
         ({"rope_scaling": {"type": "yarn", "factor": None}}, "'yarn' needs 'factor'"),
@@ -294,7 +298,7 @@ def test_a_missing_field_is_named(field: str):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_layers": 0}, "num_layers must be at least 1"),
+        ({"num_layers": 0}, "num_layers must be a whole number from 1 on"),
         ({"num_kv_heads": 3}, "num_heads .4. must be a multiple"),
         ({"rope": RopeConfig(rotated_fraction=0.6)}, "even number of rotated dimensions, got 7"),
         ({"rope": RopeConfig(rotated_fraction=1.5)}, "rotated_fraction must be .* got 1.5"),

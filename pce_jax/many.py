@@ -1,0 +1,162 @@
+"""Many contexts at once: equal shapes side by side under `vmap`, behind one shared sink.
+
+What evaluation runs on. Shapes are settled by the caller (`stack`), so that batches of one shape
+share their compiled programs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .cache import ContextCache, empty_tail
+from .decode_loop import over_rows
+from .encode import check_context, encoder, read_context
+from .errors import LayoutError
+from .layout import SegmentedContext
+from .method import Method
+from .models import Llama
+from .query import check_room, score_tokens
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Result of `score_many`, one entry a text.
+
+    Attributes:
+        nll: Negative log-likelihood in nats, summed over all tokens but the first.
+        entropy: Attention entropy in nats: mean over tokens and heads, then layers.
+        between: What of it lies between sink, segments and tail.
+    """
+
+    nll: Float[Array, " texts"]
+    entropy: Float[Array, " texts"]
+    between: Float[Array, " texts"]
+
+
+def stack(
+    contexts: Sequence[Sequence[Sequence[int]]],
+    sink: Sequence[int] = (),
+    *,
+    segments: int = 0,
+    tokens: int = 0,
+) -> SegmentedContext:
+    """Lay out several contexts of segments with one padded shape; the leading axis is the context.
+
+    Args:
+        contexts: Each a list of segments of token ids.
+        sink: Token ids of the shared prefix.
+        segments: Segments to pad to, at least.
+        tokens: Tokens per segment to pad to, at least.
+
+    Raises:
+        LayoutError: There are no contexts, or one has no segments.
+
+    Example:
+        >>> pce.stack([[[1, 2], [3]], [[4, 5, 6]]]).lengths
+        array([[2, 1],
+               [3, 0]], dtype=int32)
+    """
+    if not contexts or not all(contexts):
+        raise LayoutError(
+            "there are no segments: give at least one context, and each at least one."
+        )
+    segments = max(segments, *map(len, contexts))
+    tokens = max(tokens, *(len(segment) for context in contexts for segment in context))
+    padded = np.zeros((len(contexts), segments, tokens), np.int32)
+    lengths = np.zeros((len(contexts), segments), np.int32)
+    for number, context in enumerate(contexts):
+        for place, segment in enumerate(context):
+            padded[number, place, : len(segment)] = segment
+            lengths[number, place] = len(segment)
+    return SegmentedContext(np.asarray(sink, np.int32), padded, lengths)
+
+
+def encode_many(
+    model: Llama, contexts: SegmentedContext, method: Method = Method()
+) -> ContextCache:
+    """Encode stacked contexts side by side. For `generate` and `score_many`, a row a context.
+
+    Args:
+        model: The decoder.
+        contexts: From `stack`.
+        method: As in `encode`.
+
+    Returns:
+        A cache whose `segments` have the context as their second axis, behind the layers, and whose
+        `lengths` and `query_start` have it in front. The sink is shared.
+
+    Raises:
+        LayoutError: A context reaches past the model's positions.
+        MethodError: The method wants a sink and there is none.
+
+    Example:
+        >>> contexts = pce.stack([[[1, 2], [3]], [[4, 5, 6]]])
+        >>> cache = pce.encode_many(model, contexts)
+        >>> cache.segments.k.shape  # layers, contexts, kv_heads, segments, tokens, head_dim
+        (30, 2, 3, 2, 3, 64)
+    """
+    for lengths in np.asarray(contexts.lengths):
+        check_context(model.config, dataclasses.replace(contexts, lengths=lengths), method)
+    return _encode_many(model, contexts, encoder(method))
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def _encode_many(model: Llama, contexts: SegmentedContext, method: Method) -> ContextCache:
+    def one(segments: Array, lengths: Array) -> tuple:
+        context = SegmentedContext(contexts.sink, segments, lengths)
+        cache = read_context(model, context, method, lanes=lanes)[0]
+        return cache.sink, cache.segments, cache.lengths, cache.query_start
+
+    lanes = contexts.lengths.shape[0]
+    mapped = jax.vmap(one, out_axes=(None, 1, 0, 0))
+    return ContextCache(*mapped(jnp.asarray(contexts.segments), jnp.asarray(contexts.lengths)))
+
+
+def score_many(
+    model: Llama,
+    cache: ContextCache,
+    texts: Int[Array | np.ndarray, "texts tokens"],
+    method: Method = Method(),
+    *,
+    lengths: Int[Array | np.ndarray, " texts"] | None = None,
+) -> Scores:
+    """Score one text over each context: the sums of what `score` gives, with its entropy.
+
+    Args:
+        model: The decoder.
+        cache: From `encode_many`, or from `encode` to score all texts over one context.
+        texts: In each row, the token that starts the query, the tokens to score, and padding.
+        method: As in `score`.
+        lengths: Real tokens in each row; all by default.
+
+    Raises:
+        LayoutError: A text reaches past the model's positions.
+
+    Example:
+        >>> pce.score_many(model, cache, np.array([[5, 6, 7], [8, 9, 10]])).nll.shape
+        (2,)
+    """
+    count, slots = texts.shape
+    lengths = np.full(count, slots, np.int32) if lengths is None else lengths
+    check_room(model, cache, empty_tail(model, slots), slots, lengths)
+    return _score_many(model, cache, jnp.asarray(texts), jnp.asarray(lengths), method)
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def _score_many(
+    model: Llama, cache: ContextCache, texts: Array, lengths: Array, method: Method
+) -> Scores:
+    def one(cache: ContextCache, tokens: Array, length: Array) -> Scores:
+        tail = empty_tail(model, tokens.shape[0])
+        out = score_tokens(model, cache, tail, tokens, length, method, True, lanes)
+        assert out.stats is not None
+        return Scores(out.sum(), out.stats.mean(), jnp.mean(out.stats.between_by_layer()))
+
+    lanes = texts.shape[0]
+    return over_rows(one, cache, texts, lengths)
