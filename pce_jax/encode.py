@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from .attention import Group, Mix, by_rows, mix_only
 from .cache import KV, ContextCache, empty_kv
 from .errors import LayoutError, MethodError
-from .layout import SegmentedContext, join
+from .layout import SegmentedContext, check_tokens, join
 from .method import Method
 from .models import Llama, decode_stack, embed
 from .models.config import LlamaConfig
@@ -34,8 +34,9 @@ def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -
         Rotated keys and values of sink and segments.
 
     Raises:
-        LayoutError: The context reaches past the model's positions.
-        MethodError: The method wants a sink and the context was packed without one.
+        LayoutError: The context reaches past the model's positions, or has tokens it lacks.
+        MethodError: The method wants a sink and the context was packed without one, or it is no
+            `Method`.
 
     Example:
         >>> model, tokenizer = pce.load("smollm2-135m")
@@ -144,14 +145,19 @@ def heads_first(k: Array, v: Array) -> KV:
 
 
 def check_context(config: LlamaConfig, context: SegmentedContext, method: Method) -> None:
-    """Refuse a context that lacks the method's sink or reaches past the model's window.
+    """Refuse a context that lacks the method's sink or does not fit the model.
 
     Lengths that are traced cannot be checked.
 
     Raises:
-        LayoutError: The context reaches past the model's positions.
-        MethodError: The method wants a sink and the context was packed without one.
+        LayoutError: The context reaches past the model's positions, or has tokens it lacks.
+        MethodError: The method wants a sink and the context was packed without one, or it is no
+            `Method`.
     """
+    if not isinstance(method, Method):
+        raise MethodError(f'a method is a pce.Method, such as pce.METHODS["sink"]; got {method!r}')
+    check_tokens(context.segments, config.vocab_size)
+    check_tokens(context.sink, config.vocab_size)
     if method.sink and not context.sink.shape[0]:
         raise MethodError(
             "the method has a sink but the context was laid out without one: "

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from .cache import ContextCache
 from .decode_loop import Drawn, Rules, go_on, start
 from .errors import LayoutError, MethodError
-from .layout import bucket
+from .layout import bucket, check_tokens
 from .method import Method
 from .models import Llama
 from .query import check_window
@@ -91,7 +91,7 @@ def generate(
     """
     if max_new_tokens < 1:
         raise LayoutError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-    tokens, lengths = _pad_queries(queries, pad_to)
+    tokens, lengths = _pad_queries(queries, pad_to, model.config.vocab_size)
     if cache.lengths.ndim == 2 and cache.lengths.shape[0] != len(lengths):
         raise LayoutError(
             f"{len(lengths)} queries over {cache.lengths.shape[0]} contexts: give one to each."
@@ -159,14 +159,18 @@ class _Gathered:
 
 
 def _pad_queries(
-    queries: Sequence[int] | Sequence[Sequence[int]] | np.ndarray, pad_to: int
+    queries: Sequence[int] | Sequence[Sequence[int]] | np.ndarray, pad_to: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """One row a query, padded to a common bucket or to `pad_to`, and their lengths."""
+    if isinstance(queries, str):
+        raise LayoutError("a query is given as token ids: see encode_text(tokenizer, text).")
     single = len(queries) and np.ndim(queries[0]) == 0
     rows = [np.asarray(row, np.int32) for row in ([queries] if single else queries)]
     lengths = np.asarray([len(row) for row in rows], np.int32)
     if not len(rows) or not lengths.all():
         raise LayoutError("a query is empty: give at least one token to each.")
+    for row in rows:
+        check_tokens(row, vocab_size)
     longest = int(lengths.max())
     slots = pad_to if pad_to >= longest else bucket(longest)
     tokens = np.zeros((len(rows), slots), np.int32)

@@ -209,6 +209,25 @@ def join(context: SegmentedContext) -> SegmentedContext:
     return SegmentedContext(context.sink, flat[None], jnp.sum(jnp.asarray(context.lengths))[None])
 
 
+def check_tokens(tokens: Any, vocab_size: int) -> None:
+    """Refuse token ids that a model does not have; looked up, they would give some other token's.
+
+    Only lists and numpy arrays are looked at: what is on a device stays there.
+
+    Raises:
+        LayoutError: An id lies outside the vocabulary.
+    """
+    if isinstance(tokens, jax.Array) or not np.size(tokens):
+        return
+    ids = np.asarray(tokens)
+    for wrong in (ids.min(), ids.max()):
+        if not 0 <= wrong < vocab_size:
+            raise LayoutError(
+                f"token id {wrong} is outside the model's vocabulary of {vocab_size}: do the "
+                "tokenizer and the model belong together?"
+            )
+
+
 def _check_degree(degree: int) -> None:
     if degree < 1:
         raise LayoutError(f"degree must be at least 1 (1 is full attention), got {degree}")

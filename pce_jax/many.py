@@ -139,7 +139,7 @@ def score_many(
         LayoutError: A text reaches past the model's positions.
 
     Example:
-        >>> pce.score_many(model, cache, np.array([[5, 6, 7], [8, 9, 10]])).nll.shape
+        >>> pce.score_many(model, cache, jnp.array([[5, 6, 7], [8, 9, 10]])).nll.shape
         (2,)
     """
     count, slots = texts.shape

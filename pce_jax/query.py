@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from .cache import ContextCache, Tail, empty_tail
 from .errors import LayoutError
+from .layout import check_tokens
 from .method import Method
 from .models import Llama, unembed
 from .query_pass import Stats, read
@@ -92,7 +93,7 @@ def query(
         >>> out.logits.shape, out.stats.entropy.total.shape  # layers, heads, tokens
         ((3, 49152), (30, 9, 3))
     """
-    tokens = one_sequence(tokens)
+    tokens = one_sequence(tokens, model.config.vocab_size)
     if tail is None:
         tail = empty_tail(model, tokens.shape[0] if capacity is None else capacity)
     length = jnp.asarray(tokens.shape[0] if length is None else length)
@@ -128,7 +129,7 @@ def score(
         >>> nll = pce.score(model, cache, jnp.array(text)).nll
         >>> perplexity = jnp.exp(nll[1:].mean())
     """
-    tokens = one_sequence(tokens)
+    tokens = one_sequence(tokens, model.config.vocab_size)
     tail = empty_tail(model, tokens.shape[0])
     length = jnp.asarray(tokens.shape[0] if length is None else length)
     check_room(model, cache, tail, tokens.shape[0], length)
@@ -136,12 +137,12 @@ def score(
 
 
 def one_sequence(
-    tokens: Int[Array | np.ndarray, " tokens"] | Sequence[int],
+    tokens: Int[Array | np.ndarray, " tokens"] | Sequence[int], vocab_size: int
 ) -> Int[Array, " tokens"]:
     """The tokens of one text as an array.
 
     Raises:
-        LayoutError: There are none, or they are several texts.
+        LayoutError: There are none, they are several texts, or the model has no such tokens.
     """
     shape = np.shape(tokens)
     if len(shape) != 1:
@@ -151,6 +152,7 @@ def one_sequence(
         )
     if not shape[0]:
         raise LayoutError("no tokens: the text is empty. Give at least one token.")
+    check_tokens(tokens, vocab_size)
     return jnp.asarray(tokens)
 
 
