@@ -32,6 +32,14 @@ def test_heat_map():
         size(plots.heat_map, np.zeros(3), "title")
 
 
+def test_heat_maps_side_by_side():
+    maps = {str(number): np.full((3, 4), float(number)) for number in range(3)}
+    maps["2"][0, 0] = np.nan
+    two = {name: maps[name] for name in "01"}
+    assert size(plots.heat_maps, maps, "title")[0] > size(plots.heat_maps, two, "title")[0]
+    assert size(plots.heat_maps, {"none": np.full((2, 2), np.nan)}, "title")
+
+
 @pytest.mark.parametrize("boundaries", [[], [30], [10, 20, 30], list(range(2, 31, 2))])
 def test_position_curve(boundaries):
     series = {"full": np.arange(40.0), "naive": np.r_[np.nan, np.arange(39.0)]}

@@ -35,14 +35,14 @@ class Statistics:
 
     Attributes:
         entropy: Nats, over all visible keys, after selection.
-        logit: Mean |logit| over visible keys, before selection.
+        logit: Mean size of the logits, `|logit|`, over visible keys, before selection.
         cosine: Mean cosine of the angle between the query and its visible keys.
-        q: Mean |q| of the query's numbers.
+        q: Mean `|q|` of the query's numbers.
         q_norm: Its L2 norm.
-        k: Mean |k| of the numbers of the token's own key.
+        k: Mean `|k|` of the numbers of the token's own key.
         k_norm: Its L2 norm.
-        v: Mean |v| of the numbers of the token's own value.
-        output: Mean |output| of what the head mixed.
+        v: Mean `|v|` of the numbers of the token's own value.
+        output: Mean `|output|` of what the head mixed.
         sink_mass: Attention to the sink, after selection as all masses.
         segment_mass: Attention to each segment; for tokens of a segment, to their own, the only
             one that they see.
