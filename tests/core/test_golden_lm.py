@@ -13,20 +13,16 @@ CASES = by_cache(GOLDENS)
 SMOKE = "soil-degree4-sink1"
 
 
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    """The second sequence says the same once more."""
-    if name == SMOKE:
-        return [pytest.mark.smoke]
-    return [pytest.mark.slow] if name.startswith("soil") else []
-
-
 def test_all_figures_are_there():
     assert sum(map(len, CASES)) == 72
     assert len(CASES) == 24
 
 
-@pytest.mark.parametrize(
-    "rows", [pytest.param(rows, id=name_of(rows), marks=marks(name_of(rows))) for rows in CASES]
-)
+def parameter(rows: list[dict[str, Any]]) -> Any:
+    name = name_of(rows)
+    return pytest.param(rows, id=name, marks=[pytest.mark.smoke] if name == SMOKE else [])
+
+
+@pytest.mark.parametrize("rows", [parameter(rows) for rows in CASES])
 def test_rows(rows: list[dict[str, Any]], smollm2_path: Path):
     check_rows(GOLDENS, rows)
