@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .cache import ContextCache, empty_tail
 from .decode_loop import over_rows
@@ -29,12 +29,14 @@ class Scores:
     """Result of `score_many`, one entry a text.
 
     Attributes:
-        nll: Negative log-likelihood in nats, summed over all tokens but the first.
+        nll: Negative log-likelihood in nats, summed over the scored tokens.
+        greedy: Whether every scored token is the most likely one.
         entropy: Attention entropy in nats: mean over tokens and heads, then layers.
         between: What of it lies between sink, segments and tail.
     """
 
     nll: Float[Array, " texts"]
+    greedy: Bool[Array, " texts"]
     entropy: Float[Array, " texts"]
     between: Float[Array, " texts"]
 
@@ -125,6 +127,7 @@ def score_many(
     method: Method = Method(),
     *,
     lengths: Int[Array | np.ndarray, " texts"] | None = None,
+    starts: Int[Array | np.ndarray, " texts"] | None = None,
 ) -> Scores:
     """Score one text over each context: the sums of what `score` gives, with its entropy.
 
@@ -134,6 +137,8 @@ def score_many(
         texts: In each row, the token that starts the query, the tokens to score, and padding.
         method: As in `score`.
         lengths: Real tokens in each row; all by default.
+        starts: First token of each row that is scored; what stands before it is only read. By
+            default, and at least, 1: the first token is never predicted.
 
     Raises:
         LayoutError: A text reaches past the model's positions.
@@ -144,19 +149,32 @@ def score_many(
     """
     count, slots = texts.shape
     lengths = np.full(count, slots, np.int32) if lengths is None else lengths
-    check_room(model, cache, empty_tail(model, slots), slots, lengths)
-    return _score_many(model, cache, jnp.asarray(texts), jnp.asarray(lengths), method)
+    starts = np.ones(count, np.int32) if starts is None else starts
+    check_room(model, cache, empty_tail(model, slots), slots, lengths, predicted=1)
+    rows = (jnp.asarray(texts), jnp.asarray(lengths), jnp.asarray(starts))
+    return _score_many(model, cache, *rows, method)
 
 
 @functools.partial(jax.jit, static_argnames="method")
 def _score_many(
-    model: Llama, cache: ContextCache, texts: Array, lengths: Array, method: Method
+    model: Llama,
+    cache: ContextCache,
+    texts: Array,
+    lengths: Array,
+    starts: Array,
+    method: Method,
 ) -> Scores:
-    def one(cache: ContextCache, tokens: Array, length: Array) -> Scores:
+    def one(cache: ContextCache, tokens: Array, length: Array, start: Array) -> Scores:
         tail = empty_tail(model, tokens.shape[0])
         out = score_tokens(model, cache, tail, tokens, length, method, True, lanes)
         assert out.stats is not None
-        return Scores(out.sum(), out.stats.mean(), jnp.mean(out.stats.between_by_layer()))
+        scored = jnp.arange(tokens.shape[0]) >= start
+        return Scores(
+            nll=jnp.sum(jnp.where(scored, out.nll, 0.0)),
+            greedy=jnp.all(out.greedy | ~scored),
+            entropy=out.stats.mean(),
+            between=jnp.mean(out.stats.between_by_layer()),
+        )
 
     lanes = texts.shape[0]
-    return over_rows(one, cache, texts, lengths)
+    return over_rows(one, cache, texts, lengths, starts)

@@ -159,7 +159,7 @@ def heat_map(
 
 
 def heat_maps(
-    maps: Mapping[str, np.ndarray],
+    maps: Mapping[str, np.ndarray | Sequence[Sequence[float]]],
     title: str,
     file: BinaryIO,
     *,
@@ -176,7 +176,8 @@ def heat_maps(
         columns: Maps in a row at most.
     """
     shown = {name: np.ma.masked_invalid(np.asarray(map, dtype=float)) for name, map in maps.items()}
-    figure, panes = panels(len(shown), title, columns)
+    rows = -(-len(shown) // columns)
+    figure, panes = panels(len(shown), title, -(-len(shown) // rows))
     limits = _limits(shown.values(), diverging=False)
     meshes = []
     for axes, (name, values) in zip(panes, shown.items(), strict=True):

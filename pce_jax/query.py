@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .cache import ContextCache, Tail, empty_tail
 from .errors import LayoutError
@@ -41,10 +41,12 @@ class ScoreOutput:
     Attributes:
         nll: Negative log-likelihood, in nats, of each token given everything before it; the first
             token is not predicted and padding does not count: both 0.
+        greedy: Whether each token is the most likely one; `True` where nothing is predicted.
         stats: Entropy, if asked for.
     """
 
     nll: Float[Array, " tokens"]
+    greedy: Bool[Array, " tokens"]
     stats: Stats | None
 
     def sum(self) -> Float[Array, "*batch"]:
@@ -132,7 +134,7 @@ def score(
     tokens = one_sequence(tokens, model.config.vocab_size)
     tail = empty_tail(model, tokens.shape[0])
     length = jnp.asarray(tokens.shape[0] if length is None else length)
-    check_room(model, cache, tail, tokens.shape[0], length)
+    check_room(model, cache, tail, tokens.shape[0], length, predicted=1)
     return _score(model, cache, tail, tokens, length, method, stats)
 
 
@@ -157,7 +159,12 @@ def one_sequence(
 
 
 def check_room(
-    model: Llama, cache: ContextCache, tail: Tail, slots: int, length: Array | np.ndarray | int
+    model: Llama,
+    cache: ContextCache,
+    tail: Tail,
+    slots: int,
+    length: Array | np.ndarray | int,
+    predicted: int = 0,
 ) -> None:
     """Refuse tokens that the tail or the model's window cannot hold.
 
@@ -169,6 +176,7 @@ def check_room(
         tail: What the tokens are appended to.
         slots: Token slots that will be written, padding included.
         length: Real tokens among them; several where rows have their own.
+        predicted: Tokens at their end that are only predicted, and need no position for that.
 
     Raises:
         LayoutError: No room, or `length` is above `slots`.
@@ -186,7 +194,7 @@ def check_room(
         )
     if (longest := int(jnp.max(length))) > slots:
         raise LayoutError(f"length {longest} is above the number of tokens given, {slots}.")
-    check_window(model, cache, length + int(tail.length))
+    check_window(model, cache, length + int(tail.length) - predicted)
 
 
 def check_window(model: Llama, cache: ContextCache, length: Array | np.ndarray | int) -> None:
@@ -263,15 +271,20 @@ def score_tokens(
     """
     hidden, _, measured = read(model, cache, tail, tokens, length, method, stats, lanes)
 
-    def loss(row: tuple[Array, Array]) -> Array:
+    def loss(row: tuple[Array, Array]) -> tuple[Array, Array]:
         hidden, target = row
         logits = unembed(model, hidden)
-        return jax.nn.logsumexp(logits) - logits[target]
+        return jax.nn.logsumexp(logits) - logits[target], jnp.argmax(logits) == target
 
     rows = (hidden[:-1], tokens[1:])
-    nll = jax.lax.map(jax.checkpoint(loss), rows, batch_size=max(1, _SCORED_AT_ONCE // lanes))
+    at_once = max(1, _SCORED_AT_ONCE // lanes)
+    nll, greedy = jax.lax.map(jax.checkpoint(loss), rows, batch_size=at_once)
     counted = jnp.arange(1, tokens.shape[0]) < length
-    return ScoreOutput(jnp.pad(jnp.where(counted, nll, 0.0), (1, 0)), measured)
+    return ScoreOutput(
+        jnp.pad(jnp.where(counted, nll, 0.0), (1, 0)),
+        jnp.pad(greedy | ~counted, (1, 0), constant_values=True),
+        measured,
+    )
 
 
 _SCORED_AT_ONCE = 128  # rows of vocabulary logits that exist at a time

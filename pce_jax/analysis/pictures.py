@@ -1,48 +1,43 @@
 """The analysis in pictures: entropy by layer and head, and what happens along the tokens."""
 
 import io
+import itertools
 from collections.abc import Sequence
 
 from pce_jax import plots
 
-from .study import Measured, curve, values
-
-CURVES = {
-    "entropy": "attention entropy (nats)",
-    "logit": "mean |logit|",
-    "k_norm": "L2 norm of the key",
-}
+from .profile import CURVES, Profile
 
 
-def pictures(found: Sequence[Measured], subtitle: str) -> dict[str, bytes]:
+def pictures(
+    found: Sequence[Profile], subtitle: str, curves: Sequence[str] = tuple(CURVES)
+) -> dict[str, bytes]:
     """All pictures as PNG, by file name.
 
     Args:
-        found: Cells of one context and query; full attention among them.
+        found: Profiles of one context and query, full attention among them if it was measured.
         subtitle: What was measured on what.
+        curves: Which of `CURVES` to draw.
     """
     file = io.BytesIO()
-    maps = {m.cell.title: values(m.query)["entropy"].mean(axis=2) for m in found}
+    maps = {one.title: one.heads for one in found}
     plots.heat_maps(maps, f"Attention entropy of the query\n{subtitle}", file)
     done = {"heads.png": file.getvalue()}
-    full = [m for m in found if m.cell.method.full]
-    for degree in dict.fromkeys(m.cell.degree for m in found if m.cell.degree > 1):
-        cells = [*full, *(m for m in found if m.cell.degree == degree)]
-        for name, label in CURVES.items():
-            done[f"{name}-P{degree}.png"] = _curves(cells, name, label, f"P={degree}, {subtitle}")
+    full = [one for one in found if one.full]
+    for degree in dict.fromkeys(one.degree for one in found if one.degree > 1):
+        shown = [*full, *(one for one in found if one.degree == degree and not one.full)]
+        for name in curves:
+            drawn = _curves(shown, name, CURVES[name], f"P={degree}, {subtitle}")
+            done[f"{name}-P{degree}.png"] = drawn
     return done
 
 
-def _curves(found: Sequence[Measured], name: str, label: str, subtitle: str) -> bytes:
-    boundaries, start = [], 0
-    for segment in found[-1].cell.segments:
-        start += len(segment)
-        boundaries.append(start)
-    series = {m.cell.name: curve(m, name) for m in found}
+def _curves(found: Sequence[Profile], name: str, label: str, subtitle: str) -> bytes:
+    series = {"full" if one.full else one.method: one.curves[name] for one in found}
     file = io.BytesIO()
     plots.position_curve(
         series,
-        boundaries,
+        list(itertools.accumulate(found[-1].segments)),
         file,
         title=f"{label} by token, mean over layers and heads\n{subtitle}",
         label=label,

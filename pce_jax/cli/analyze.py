@@ -101,6 +101,7 @@ class Analyze:
 
     def _analyze(self, text: str | None, documents: list[str] | None, question: str) -> None:
         from pce_jax.analysis.pictures import pictures
+        from pce_jax.analysis.profile import profile
         from pce_jax.analysis.study import layer_rows, measure, token_rows
 
         from .files import written_whole
@@ -116,7 +117,8 @@ class Analyze:
                 found.append(measured)
                 swapped += rows
                 report(len(found), len(cells), measured.cell.title)
-        drawn = pictures(found, f"{self.model}, {self._source(len(cells[0].query))}")
+        source = self._source(len(cells[0].query))
+        drawn = pictures([profile(each) for each in found], f"{self.model}, {source}")
         files = {
             "layers.jsonl": _lines(row for each in found for row in layer_rows(each)),
             "tokens.jsonl": _lines(row for each in found for row in token_rows(each)),

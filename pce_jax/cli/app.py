@@ -7,7 +7,9 @@ arguments or the files they name cannot be used. 130: interrupted.
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -48,12 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         is raised.
     """
     try:
-        with _logging_to_stderr():
+        with _logging_to_stderr(), _no_interruption_lost():
             status = _run(argv)
         sys.stdout.flush()  # here, where a reader that went away can still be dealt with
         return status
     except KeyboardInterrupt:
         error_console().print("Interrupted.")
+        if argv is None:
+            _leave(130)
         return 130
     except BrokenPipeError:
         _forget_stdout()
@@ -115,6 +119,39 @@ def _logging_to_stderr() -> Generator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _no_interruption_lost() -> Generator[None]:
+    """Repeat an interruption that arrived where Python ignores it.
+
+    That is in a callback of the garbage collector, say: jax has one, which runs often in tracing.
+    """
+    before = sys.unraisablehook
+
+    def note(lost: Any) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            main_thread = threading.main_thread().ident
+            threading.Timer(0.1, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = note
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _leave(status: int) -> None:
+    """End the process here: a compilation that was cut short goes on in a thread of XLA's.
+
+    Taking the interpreter down under that thread crashes now and then.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
 
 
 def _forget_stdout() -> None:

@@ -39,6 +39,7 @@ class Eval:
         batch: Instances side by side: faster, takes memory, changes no result.
         seed: Of tasks that draw.
         chat: Wrap queries in the model's chat template.
+        profile: Do not look closely at an instance of each task, as the report's pictures need.
         out: Folder for the results, created if absent.
     """
 
@@ -53,6 +54,7 @@ class Eval:
     batch: MaybeCount = None
     seed: MaybeCount = None
     chat: bool = False
+    profile: bool = True
     out: MaybeFile = None
 
     def run(self) -> int:
@@ -76,7 +78,8 @@ class Eval:
         names = ("model", "dtype", "degrees", "methods", "tasks", "limit", "batch", "seed", "out")
         found = {name: getattr(self, name) for name in names}
         found["sink"] = None if self.sink is None else self.sink.replace(r"\n", "\n")
-        return found | ({"chat": True} if self.chat else {})
+        found |= {"chat": True} if self.chat else {}
+        return found | ({} if self.profile else {"profile": False})
 
     def _evaluate(self, config: "EvalConfig") -> None:
         from pce_jax.evals.manifest import hash_model
@@ -103,6 +106,11 @@ class Eval:
             f"compiled in {summary.compile_seconds:.0f} s.",
             style="dim",
         )
+        if summary.skipped:
+            error_console().print(
+                f"Cells skipped, as they do not fit the model's positions: {summary.skipped} (see "
+                "above)."
+            )
         out.print(f"Written: {config.out}", markup=False, soft_wrap=True)
 
 

@@ -30,6 +30,7 @@ _KEYS: dict[str, Any] = {
     "limit": int | None,
     "batch": int,
     "chat": bool,
+    "profile": bool,
     "out": str,
     "task": dict,
     "method": dict,
@@ -92,6 +93,7 @@ class EvalConfig:
         limit: Instances of a task at most.
         batch: Instances side by side. Results do not depend on it.
         chat: Wrap queries in the tokenizer's chat template; contexts stay plain.
+        profile: Also look closely at one instance of each task, for the report's pictures.
         out: Folder of the results.
         tasks: What to read and answer.
     """
@@ -105,6 +107,7 @@ class EvalConfig:
     limit: int | None
     batch: int
     chat: bool
+    profile: bool
     out: Path
     tasks: tuple[TaskSpec, ...]
 
@@ -146,6 +149,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> EvalC
         limit=limit,
         batch=values.get("batch", 1),
         chat=values.get("chat", False),
+        profile=values.get("profile", True),
         out=Path(out) if out else Path("pce-eval") / path.stem,
         tasks=_tasks(values.get("task", {}), keep, seed, limit, path),
     )
@@ -214,6 +218,8 @@ def _tasks(
 ) -> tuple[TaskSpec, ...]:
     if not tables:
         raise EvalError(f"{path}: no tasks. Describe each in a table [task.NAME] with its kind.")
+    if keep is not None and not keep:
+        raise EvalError(f"{path}: --tasks names none. Known: {', '.join(tables)}.")
     for name in keep or ():
         if name not in tables:
             raise EvalError(f"{path}: there is no task {name!r}.{nearest(name, tables)}")
@@ -246,6 +252,9 @@ def _task(name: str, table: Any, seed: int, limit: int | None, path: Path) -> Ta
         bounds = (fields.get("limit", default), limit)
         limit = min((one for one in bounds if isinstance(one, int)), default=None)
         fields["limit"] = limit
+    for key, least in (("limit", 1), ("max_new_tokens", 0), ("shuffle_seed", 0)):
+        if (value := fields.get(key)) is not None and value < least:
+            raise EvalError(f"{where}: {key} must be at least {least}, it is {value}.")
     written = dict(fields)
     for field in getattr(TASKS[kind], "path_fields", ()):
         if field in fields:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pce_jax.errors import EvalError
 from pce_jax.evals import programs
 from pce_jax.evals.batches import Answered, read_batch
@@ -17,8 +19,10 @@ from pce_jax.evals.config import EvalConfig
 from pce_jax.evals.instance import Passage, Task
 from pce_jax.evals.manifest import describe
 from pce_jax.evals.prepare import Prepared, Shape, prepare, shapes
+from pce_jax.evals.profiles import choose, update_profiles
 from pce_jax.evals.rows import Row
 from pce_jax.evals.store import Results, open_results
+from pce_jax.evals.window import positions_needed
 from pce_jax.hub.tokenizer import encode_text
 from pce_jax.method import Method
 from pce_jax.models import Llama
@@ -37,6 +41,11 @@ class Job:
 
     degree: int
     methods: Mapping[Method, tuple[str, ...]]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all its methods."""
+        return [name for names in self.methods.values() for name in names]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,11 +81,13 @@ class Summary:
         rows: Rows that were added.
         programs: Programs that were compiled.
         compile_seconds: Time that took.
+        skipped: Cells that were left out, since they do not fit the model's positions.
     """
 
     rows: int
     programs: int
     compile_seconds: float
+    skipped: int = 0
 
 
 def plan(methods: Mapping[str, Method], degrees: Sequence[int]) -> list[Job]:
@@ -113,6 +124,9 @@ def evaluate(
 ) -> Summary:
     """Run what a config asks for, or what is left of it.
 
+    A cell with an instance that does not fit the model's positions is skipped, and a warning says
+    so.
+
     Args:
         model: The decoder.
         tokenizer: Its tokenizer.
@@ -122,8 +136,7 @@ def evaluate(
         on_progress: Called with rows done and wanted in all, and what is being done now.
 
     Raises:
-        EvalError: Data or results folder cannot be used.
-        LayoutError: An instance does not fit the model's positions.
+        EvalError: Data or results folder cannot be used, or no cell fits the model's positions.
     """
     tasks = {spec.name: spec.make() for spec in config.tasks}
     methods = {
@@ -134,37 +147,92 @@ def evaluate(
     before = programs.count()
     with open_results(config.out, manifest) as results, programs.CompileTime() as compiling:
         pending = [
-            _Pending(task, results, plan(methods[spec.name], config.degrees), tokenizer, spec.limit)
+            _Pending(
+                task,
+                results,
+                plan(methods[spec.name], config.degrees),
+                model.config.max_positions,
+                tokenizer,
+                spec.limit,
+                config.chat,
+            )
             for spec, task in zip(config.tasks, tasks.values(), strict=True)
         ]
+        skipped = sum(len(one.skipped) for one in pending)
+        if not any(one.done for one in pending):
+            raise EvalError(
+                f"none of the {skipped} cells fits the model's {model.config.max_positions} "
+                "positions, so there is nothing to run. Use higher degrees (--degrees), shorter "
+                "contexts or a model with a longer window."
+            )
         run = _Run(model, tokenizer, config, results, compiling, on_cell, on_progress, pending)
         for one in pending:
             run.task(one)
+            if config.profile:
+                run.profile(one)
     return Summary(
-        rows=run.added, programs=programs.count() - before, compile_seconds=compiling.seconds
+        rows=run.added,
+        programs=programs.count() - before,
+        compile_seconds=compiling.seconds,
+        skipped=skipped,
     )
 
 
 class _Pending:
-    """A task with its instances, its jobs, and which rows of each cell are there."""
+    """A task with its instances, the jobs that fit, and which rows of each cell are there."""
 
     def __init__(
-        self, task: Task, results: Results, jobs: list[Job], tokenizer: Any, limit: int | None
+        self,
+        task: Task,
+        results: Results,
+        jobs: list[Job],
+        window: int,
+        tokenizer: Any,
+        limit: int | None,
+        chat: bool,
     ):
-        self.task, self.jobs = task, jobs
-        self.instances = task.instances(tokenizer)[:limit]
-        ids = [instance.id for instance in self.instances]
+        self.task = task
+        instances = task.instances(tokenizer)[:limit]
+        ids = [instance.id for instance in instances]
+        if not ids:
+            raise EvalError(f"task {task.name!r} has no instances: there are none in its data.")
         if len(ids) != len(set(ids)):
             twice = next(one for one in ids if ids.count(one) > 1)
             raise EvalError(f"task {task.name!r}: two instances have the id {twice!r}.")
-        results.count(task.name, len(ids))
+        self.prepared = prepare(instances, tokenizer, task.name, chat)
+        self.jobs: list[Job] = []
+        self.skipped: dict[tuple[str, int], int] = {}  # by method and degree, positions needed
+        for job in jobs:
+            needed = self._needed(job, tokenizer)
+            if needed.max() <= window:
+                self.jobs.append(job)
+                continue
+            self.skipped |= {(name, job.degree): int(needed.max()) for name in job.names}
+            LOG.warning(
+                "%s: %s at degree %d skipped: %d of %d instances do not fit. They need up to %d "
+                "positions, and the model has %d. Use a higher degree, shorter contexts or a model "
+                "with a longer window.",
+                task.name,
+                ", ".join(job.names),
+                job.degree,
+                (needed > window).sum(),
+                len(ids),
+                needed.max(),
+                window,
+            )
+        results.count(task.name, len(ids), self.skipped)
         self.done = {
             (name, job.degree): results.ids((task.name, name, job.degree)) & set(ids)
-            for job in jobs
-            for names in job.methods.values()
-            for name in names
+            for job in self.jobs
+            for name in job.names
         }
         self.wanted = len(ids) * len(self.done)
+
+    def _needed(self, job: Job, tokenizer: Any) -> np.ndarray:
+        """Positions that each instance takes; the methods of a job agree in them."""
+        method = next(iter(job.methods))
+        sink = len(encode_text(tokenizer, method.sink)) if method.sink else 0
+        return positions_needed(self.prepared, job.degree, sink, method, self.task.max_new_tokens)
 
     @property
     def missing(self) -> int:
@@ -196,24 +264,41 @@ class _Run:
     def task(self, pending: _Pending) -> None:
         if not pending.missing:
             return
-        task = pending.task
-        prepared = prepare(pending.instances, self.tokenizer, task.name, self.config.chat)
+        task, total = pending.task, len(pending.prepared)
         for job in pending.jobs:
-            names = [name for names in job.methods.values() for name in names]
-            left = {name: len(prepared) - len(pending.done[name, job.degree]) for name in names}
+            left = {name: total - len(pending.done[name, job.degree]) for name in job.names}
             if not any(left.values()):
                 continue
             before = programs.count()
-            self._job(pending, job, prepared)
+            self._job(pending, job)
             new = programs.count() - before
             if new:
                 LOG.info("%s at degree %d: %d programs compiled.", task.name, job.degree, new)
-            for name in names:
+            for name in job.names:
                 if left[name]:
                     self.on_cell(self._summary(task, name, job.degree))
 
-    def _job(self, pending: _Pending, job: Job, prepared: list[Prepared]) -> None:
+    def profile(self, pending: _Pending) -> None:
+        """Look closely at the task's first instance."""
+        methods = {
+            (name, job.degree): method
+            for job in pending.jobs
+            for method, names in job.methods.items()
+            for name in names
+        }
+        update_profiles(
+            self.model,
+            self.config.out,
+            pending.task.name,
+            pending.prepared[0],
+            choose(methods),
+            lambda text: encode_text(self.tokenizer, text),
+            lambda title: self.on_progress(self.added, self.total, title),
+        )
+
+    def _job(self, pending: _Pending, job: Job) -> None:
         """Fill the cells of a job."""
+        prepared = pending.prepared
         segments = [one.segments(job.degree) for one in prepared]
         sizes = [
             (len(cut), max(map(len, cut)), len(one.query))
@@ -221,7 +306,7 @@ class _Run:
         ]
         batch = min(self.config.batch, len(prepared))
         lacking: dict[Shape, list[int]] = {}
-        cells = [pending.done[name, job.degree] for names in job.methods.values() for name in names]
+        cells = [pending.done[name, job.degree] for name in job.names]
         for number, shape in enumerate(shapes(sizes, batch)):
             if any(prepared[number].source.id not in done for done in cells):
                 lacking.setdefault(shape, []).append(number)

@@ -5,7 +5,7 @@
 
 Lines are appended and flushed to disk batch by batch. A process that is killed in between leaves at
 most a torn last line, which the next run cuts off. A cell is complete when it has as many rows as
-the manifest counts instances of its task.
+the manifest counts instances of its task. The manifest names the cells that were skipped.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from pce_jax.evals.rows import Row
 
 LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
+CELLS = "cells"
 FORMAT = 1
 
 Cell = tuple[str, str, int]
@@ -71,8 +72,15 @@ class Results:
             lines = "".join(json.dumps(dataclasses.asdict(row)) + "\n" for row in some)
             _append(cell_path(self.folder, cell), lines.encode())
 
-    def count(self, task: str, instances: int) -> None:
-        """Note in the manifest how many instances a task has.
+    def count(
+        self, task: str, instances: int, skipped: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """Note in the manifest how many instances a task has, and which cells are left out.
+
+        Args:
+            task: Name of the task.
+            instances: How many.
+            skipped: By method and degree, positions that the cell needs and the model lacks.
 
         Raises:
             EvalError: It had another number before, so its data have changed.
@@ -83,9 +91,13 @@ class Results:
                 f"{self.folder} has results for {entry['instances']} instances of task {task!r}, "
                 f"which now has {instances}: its data have changed. Use another folder (--out)."
             )
-        if entry.get("instances") != instances:
-            entry["instances"] = instances
-            _write(self.folder / MANIFEST, self.manifest)
+        said = {
+            f"{method}/{degree}": needed for (method, degree), needed in (skipped or {}).items()
+        }
+        noted = {"instances": instances, "skipped": entry.get("skipped", {}) | said}
+        if entry != entry | noted:
+            entry |= noted
+            write_json(self.folder / MANIFEST, self.manifest)
 
 
 @contextlib.contextmanager
@@ -113,10 +125,16 @@ def open_results(folder: Path, manifest: Mapping[str, Any]) -> Generator[Results
         path = folder / MANIFEST
         merged = dict(manifest)
         if path.exists():
-            merged = _join(_read_manifest(folder), manifest, folder)
-        elif any((folder / "cells").glob("*/*/*.jsonl")):
-            raise EvalError(f"{folder} has cells but no {MANIFEST}. Use another folder (--out).")
-        _write(path, merged)
+            try:
+                merged = _join(_read_manifest(folder), manifest, folder)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise EvalError(
+                    f"{path} is not as `pce-jax eval` writes it ({error!r}). Use another folder "
+                    "(--out)."
+                ) from error
+        elif any((folder / CELLS).glob("*/*/*.jsonl")):
+            raise EvalError(f"{folder} has {CELLS} but no {MANIFEST}. Use another folder (--out).")
+        write_json(path, merged)
         try:
             yield Results(folder, merged)
         finally:
@@ -130,13 +148,20 @@ def read_results(folder: Path) -> tuple[dict[str, Any], list[Row]]:
         The manifest, and the rows in the order of its tasks, its methods, and degrees.
 
     Raises:
-        EvalError: It is no results folder, or a line in the middle of a file is malformed.
+        EvalError: It is no results folder, a file among its cells is none, or a line in the middle
+            of a file is malformed.
     """
     manifest = _read_manifest(folder)
+    for path in cell_files(folder):
+        if not _is_cell(path.relative_to(folder / CELLS)):
+            raise EvalError(
+                f"{path} is no cell of results: they are {CELLS}/TASK/METHOD/DEGREE.jsonl. Remove "
+                "it, or move it out of the folder."
+            )
     rows: list[Row] = []
     for task in manifest["tasks"]:
         for method in manifest["methods"]:
-            files = (folder / "cells" / task / method).glob("*.jsonl")
+            files = (folder / CELLS / task / method).glob("[!.]*.jsonl")
             for path in sorted(files, key=lambda file: int(file.stem)):
                 rows += _parse(path)[0]
     return manifest, rows
@@ -145,7 +170,20 @@ def read_results(folder: Path) -> tuple[dict[str, Any], list[Row]]:
 def cell_path(folder: Path, cell: Cell) -> Path:
     """The file of a cell."""
     task, method, degree = cell
-    return folder / "cells" / task / method / f"{degree}.jsonl"
+    return folder / CELLS / task / method / f"{degree}.jsonl"
+
+
+def cell_files(folder: Path) -> list[Path]:
+    """Everything that lies among a folder's cells, hidden files apart."""
+    found = (folder / CELLS).rglob("*")
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def _is_cell(path: Path) -> bool:
+    """Whether a path below the cells is TASK/METHOD/DEGREE.jsonl."""
+    stem = path.stem
+    in_place = len(path.parts) == 3 and path.suffix == ".jsonl"
+    return in_place and stem.isascii() and stem.isdecimal() and str(int(stem)) == stem
 
 
 def _parse(path: Path) -> tuple[list[Row], int]:
@@ -187,13 +225,18 @@ def _append(path: Path, data: bytes) -> None:
         raise _unwritable(path, error) from error
 
 
-def _write(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Replace the manifest as a whole."""
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Replace a file as a whole.
+
+    Raises:
+        EvalError: It cannot be written; it is as before.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("w", encoding="utf-8") as file:
-                json.dump(manifest, file, indent=2)
+                json.dump(values, file, indent=2)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())

@@ -3,6 +3,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,33 @@ def test_interruption(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(app.Doctor, "run", interrupt)
+    ran = run("doctor")
+    assert ran.status == 130
+    assert ran.err == "Interrupted.\n"
+
+
+def test_an_interrupted_process_does_not_wait_for_its_compilations(run, monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    left = []
+    monkeypatch.setattr(app.Doctor, "run", interrupt)
+    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setattr(sys, "argv", ["pce-jax", "doctor"])
+    assert app.main() == 130
+    assert left == [130]
+
+
+def test_an_interruption_that_python_ignores_is_repeated(run, monkeypatch):
+    class Swallowing:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def lose(self):
+        Swallowing()
+        time.sleep(10)
+
+    monkeypatch.setattr(app.Doctor, "run", lose)
     ran = run("doctor")
     assert ran.status == 130
     assert ran.err == "Interrupted.\n"

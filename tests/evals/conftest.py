@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evals.stub import StubTask
+from evals.stub import StubTask, pretend_to_read
 from tiny_folder import CHAT_TEMPLATE, write_folder
 
 import pce_jax as pce
@@ -25,3 +25,9 @@ def loaded(tiny: Path) -> tuple[Any, Any]:
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kind `stub`, beside the real ones."""
     monkeypatch.setitem(TASKS, "stub", StubTask)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model reads nothing, so that what is around it is tested quickly."""
+    monkeypatch.setattr("pce_jax.evals.run.read_batch", pretend_to_read)

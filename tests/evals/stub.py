@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pce_jax.evals.batches import Answered
 from pce_jax.evals.config import EvalConfig, load_config
 from pce_jax.evals.instance import Instance, Passage
 
@@ -54,6 +55,26 @@ class StubTask:
         return {"same": float(output == instance.answers[0])}
 
 
+def pretend_to_read(model, batch, segments, shape, rows, sink, methods, max_new_tokens, compiling):
+    """In place of `read_batch`: the same answer to everything, and nothing is compiled."""
+    return [
+        [
+            Answered(
+                nll=1.0 if isinstance(one.source, Passage) else None,
+                tokens=[65],
+                entropy=2.0,
+                entropy_query=2.0,
+                between=1.0,
+                sink_tokens=len(sink),
+                segments=len(cut),
+                seconds=0.1,
+            )
+            for one, cut in zip(batch, segments, strict=True)
+        ]
+        for _ in methods
+    ]
+
+
 def write_config(folder: Path, tiny: Path, **changes: Any) -> Path:
     """A config of two stub tasks; `changes` are top-level values."""
     values = {
@@ -61,6 +82,7 @@ def write_config(folder: Path, tiny: Path, **changes: Any) -> Path:
         "degrees": [1, 2],
         "methods": ["naive", "sink+sel"],
         "batch": 2,
+        "profile": False,
         "out": "results",
         "task": {
             "ask": {"kind": "stub"},

@@ -102,6 +102,7 @@ def test_the_command_line_changes_it(tiny, tmp_path):
         ({"task": {"a b": {"kind": "stub"}}}, "becomes a folder"),
         ({"task": {"a": {"kind": "stub", "file": "$NOWHERE/x"}}}, "$NOWHERE is not set"),
         ({"task": {"a": {"kind": "lm"}}}, "files must be given"),
+        ({"task": {"a": {"kind": "recall", "variant": "kv", "limit": 0}}}, "limit must be at le"),
         ({"model": None}, "no model is named"),
     ],
 )
@@ -124,6 +125,8 @@ def test_bad_files(tmp_path):
 def test_unknown_task_on_the_command_line(tiny, tmp_path):
     with pytest.raises(EvalError, match=r"no task 'aks'. Did you mean 'ask'"):
         load_config(write_config(tmp_path, tiny), {"tasks": ("aks",)})
+    with pytest.raises(EvalError, match=r"--tasks names none. Known: ask, read"):
+        load_config(write_config(tmp_path, tiny), {"tasks": ()})
 
 
 @pytest.mark.parametrize("method", [*pce.METHODS.values(), pce.Method(select=pce.Select(tau=0.5))])

@@ -19,12 +19,10 @@ import pce_jax as pce
 from pce_jax.cli import main
 from pce_jax.errors import EvalError
 from pce_jax.evals import programs
-from pce_jax.evals.manifest import hash_model
 from pce_jax.evals.prepare import prepare, shapes
 from pce_jax.evals.run import evaluate, plan
 from pce_jax.evals.store import read_results
 from pce_jax.evals.tasks import TASKS
-from pce_jax.hub import resolve
 
 pytestmark = pytest.mark.usefixtures("stub")
 METHODS = ["naive", "sink+sel"]
@@ -220,30 +218,36 @@ def _interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_killed_run_goes_on(loaded, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
+)
+def test_a_run_that_is_ended_goes_on(tiny, tmp_path, sent, status):
     task = {"ask": {"kind": "stub", "count": 40}}
     config = config_of(tmp_path, tiny, degrees=[2], methods=["naive", "sel"], task=task)
     tests = str(Path(__file__).parents[1])
     code = (
-        f"import sys; sys.path.insert(0, {tests!r})\n"
+        f"import signal, sys; sys.path.insert(0, {tests!r})\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where a parent ignores it
         "from evals.stub import StubTask; from pce_jax.evals.tasks import TASKS\n"
         "TASKS['stub'] = StubTask\n"
-        "from pce_jax.cli import main; sys.exit(main(['eval', sys.argv[1]]))"
+        "from pce_jax.cli import main; sys.exit(main())"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, config.path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-c", code, "eval", config.path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     cell = config.out / "cells/ask/sel/2.jsonl"
     deadline = time.monotonic() + 120
     while not (cell.exists() and cell.stat().st_size) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(process.pid, sent)
     said, _ = process.communicate()
-    assert process.returncode == -signal.SIGKILL, said
-    there = len(rows_of(config.out))
-    assert 0 < there < 80
-    model, tokenizer = loaded
-    summary = evaluate(model, tokenizer, config, hash_model(resolve(config.model)))
-    assert summary.rows == 80 - there
+    assert process.returncode == status, said
+    assert 0 < len(rows_of(config.out)) < 80
+    if sent == signal.SIGINT:
+        assert b"the same command goes on" in said and b"Traceback" not in said
+        assert cell.read_bytes().endswith(b"}\n")
+    assert main(["eval", str(config.path)]) == 0
     assert len(rows_of(config.out)) == 80

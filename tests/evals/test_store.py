@@ -103,6 +103,17 @@ def test_a_malformed_line_in_the_middle_is_named(tmp_path):
         read_results(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a/naive/x.jsonl", "a/naive/copy of 2.jsonl", "a/2.jsonl"])
+def test_a_stray_file_among_the_cells_is_named(tmp_path, name):
+    with open_results(tmp_path, MANIFEST) as results:
+        results.append([row(1)])
+    (tmp_path / "cells/a/naive/._2.jsonl").write_text("hidden, as some systems leave them")
+    assert read_results(tmp_path)[1] == [row(1)]
+    (tmp_path / "cells" / name).write_text("")
+    with pytest.raises(EvalError, match=f"{name} is no cell of results.*Remove it"):
+        read_results(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -144,6 +155,14 @@ def test_more_tasks_methods_and_degrees_may_join(tmp_path, caplog):
     assert list(manifest["tasks"]["a"]["methods"]) == ["naive", "sel"]
     assert manifest["tasks"]["a"]["instances"] == 3
     assert "another device" in caplog.text
+
+
+def test_cells_that_are_left_out_are_noted_across_runs(tmp_path):
+    for degree in (1, 2):
+        with open_results(tmp_path, changed(degrees=[degree])) as results:
+            results.count("a", 3, {("naive", degree): 900 // degree})
+    manifest, _ = read_results(tmp_path)
+    assert manifest["tasks"]["a"]["skipped"] == {"naive/1": 900, "naive/2": 450}
 
 
 def test_changed_data_are_refused(tmp_path):
@@ -206,6 +225,9 @@ def test_no_folder_of_results(tmp_path):
         read_results(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(EvalError, match="--out"), open_results(tmp_path / "file/out", MANIFEST):
+        pass
+    (tmp_path / "manifest.json").write_text('{"format": 1}')
+    with pytest.raises(EvalError, match=r"is not as.*--out"), open_results(tmp_path, MANIFEST):
         pass
     (tmp_path / "manifest.json").write_text('{"format": 9}')
     with pytest.raises(EvalError, match="format 9"):

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from pce_jax.errors import EvalError
+from pce_jax.evals.profiles import read_profiles
 from pce_jax.evals.rows import Row
-from pce_jax.evals.store import read_results
+from pce_jax.evals.store import CELLS, cell_files, read_results
 
 from .report import render
 from .stats import Bootstrap
-
-CELLS = "cells"
 
 
 def report_folder(folder: Path, bootstrap: Bootstrap | None = None) -> dict[str, bytes]:
@@ -50,18 +49,13 @@ def report_folder(folder: Path, bootstrap: Bootstrap | None = None) -> dict[str,
         metrics={name: task["metric"] for name, task in tasks.items()},
         families={name: task["kind"] for name, task in tasks.items()},
         remarks=list(_unfinished(manifest, rows)),
+        profiles={task: one for task in tasks if (one := read_profiles(folder, task))},
         bootstrap=bootstrap,
     )
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """Manifest and rows, after a check that the folder has nothing else."""
-    strange = [path for path in _files(folder / CELLS) if not _is_cell(path, folder / CELLS)]
-    if strange:
-        raise EvalError(
-            f"{strange[0]} is no cell of results: they are {CELLS}/TASK/METHOD/DEGREE.jsonl. Move "
-            "it out of the folder."
-        )
     try:
         manifest, rows = read_results(folder)
         known = {(task, method) for task in manifest["tasks"] for method in manifest["methods"]}
@@ -72,7 +66,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
             f"{folder / 'manifest.json'} is not as `pce-jax eval` writes it ({error!r}). Run the "
             "evaluation again into another folder."
         ) from error
-    for path in _files(folder / CELLS):
+    for path in cell_files(folder):
         task, method, _ = path.relative_to(folder / CELLS).parts
         if (task, method) not in known:
             raise EvalError(
@@ -80,18 +74,6 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
                 f"{method!r}, so this file is of another evaluation. Move it out of the folder."
             )
     return manifest, rows
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(
-        path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
-    )
-
-
-def _is_cell(path: Path, folder: Path) -> bool:
-    stem = path.stem
-    in_place = len(path.relative_to(folder).parts) == 3 and path.suffix == ".jsonl"
-    return in_place and stem.isascii() and stem.isdecimal() and str(int(stem)) == stem
 
 
 def _unfinished(manifest: Mapping[str, Any], rows: Sequence[Row]) -> Iterable[str]:
@@ -105,11 +87,14 @@ def _unfinished(manifest: Mapping[str, Any], rows: Sequence[Row]) -> Iterable[st
         if wanted is None:
             yield f"{name}: not begun. Run the `pce-jax eval` that made the folder again."
             continue
-        part, absent = [], []
+        part, absent, skipped = [], [], []
         for method, settings in task["methods"].items():
             for degree in [1] if settings.get("full") else manifest["degrees"]:
                 found = have.get((name, method, degree), 0)
-                if found == 0:
+                needed = task.get("skipped", {}).get(f"{method}/{degree}")
+                if needed is not None:
+                    skipped.append(f"{method} P={degree} (needs {needed})")
+                elif found == 0:
                     absent.append(f"{method} P={degree}")
                 elif found < wanted:
                     part.append(f"{method} P={degree} ({found} of {wanted} instances)")
@@ -117,6 +102,10 @@ def _unfinished(manifest: Mapping[str, Any], rows: Sequence[Row]) -> Iterable[st
             yield (
                 f"{name}: not finished: {', '.join(part)}. Run the `pce-jax eval` that made the "
                 "folder again: it goes on where it stopped."
+            )
+        if skipped:
+            yield (
+                f"{name}: skipped, as they do not fit the model's positions: {', '.join(skipped)}."
             )
         if absent:
             yield f"{name}: not measured: {', '.join(absent)}."

@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from pce_jax.analysis.pictures import pictures as profile_pictures
+from pce_jax.evals.profiles import TaskProfile
 from pce_jax.evals.rows import Row
 
 from . import tables
@@ -50,6 +52,7 @@ def render(
     metrics: Mapping[str, str] | None = None,
     families: Mapping[str, str] | None = None,
     remarks: Sequence[str] = (),
+    profiles: Mapping[str, TaskProfile] | None = None,
     bootstrap: Bootstrap | None = None,
 ) -> dict[str, bytes]:
     """Make a report.
@@ -61,6 +64,7 @@ def render(
         metrics: Headline metric by task; without, the first one that a task's rows name.
         families: Family by task: tasks of one family get a table of their means.
         remarks: What the reader must know first, besides what shows in the rows.
+        profiles: By task, one instance looked at closely.
         bootstrap: Resampling for intervals.
 
     Returns:
@@ -74,6 +78,7 @@ def render(
     studies = [study(task, bootstrap) for task in tasks]
     found = [remark for each in studies for remark in each.remarks]
     drawn = pictures(studies, title)
+    close = {task: _close(task, one, title) for task, one in (profiles or {}).items()}
     text = "\n\n".join(
         [
             f"# Results: {title}",
@@ -81,6 +86,7 @@ def render(
             *_remarks([*remarks, *lost, *found]),
             *_families(studies, dict(families or {})),
             *_sections(studies, drawn),
+            *_close_section(profiles or {}, close),
             "## How it was computed",
             _METHOD.format(
                 level=LEVEL,
@@ -95,7 +101,32 @@ def render(
         "cells.csv": cells_csv(studies),
         "statistics.csv": statistics_csv(studies),
         **drawn,
+        **{name: picture for some in close.values() for name, picture in some.items()},
     }
+
+
+def _close(task: str, found: TaskProfile, title: str) -> dict[str, bytes]:
+    subtitle = f"{title}, {task}: instance {found.instance}"
+    drawn = profile_pictures(found.profiles, subtitle, curves=["entropy"])
+    return {f"{task}-{name}": picture for name, picture in drawn.items()}
+
+
+def _close_section(
+    profiles: Mapping[str, TaskProfile], drawn: Mapping[str, Mapping[str, bytes]]
+) -> Iterable[str]:
+    if not profiles:
+        return
+    yield "## Attention by layer, head and token"
+    yield (
+        "One instance of each task, with full attention and at the highest degree. By layer and "
+        "head: means over the query's tokens. By token, through the segments and then the query: "
+        "means over layers and heads."
+    )
+    for task, some in drawn.items():
+        yield f"### {task}: instance {profiles[task].instance}"
+        for name in some:
+            what = "layer and head" if name.endswith("heads.png") else "token"
+            yield f"![{task}: attention entropy by {what}]({name})"
 
 
 def _facts(studies: Sequence[Study], facts: Mapping[str, str]) -> Iterable[str]:

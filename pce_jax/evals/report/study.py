@@ -191,7 +191,8 @@ def _remarks(task: TaskCells) -> Iterable[str]:
     if task.reference is None:
         yield (
             f"{task.name}: full attention was not measured, so there is no share of the gap and "
-            "nothing to compare with. Run `pce-jax eval` with degree 1 too."
+            "nothing to compare with. Run `pce-jax eval` with degree 1 too, where the model's "
+            "window holds the whole context."
         )
     if task.reference is not None and NAIVE not in task.methods:
         yield (

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from pce_jax.errors import EvalError
+
 Thing = TypeVar("Thing")
 
 
@@ -31,7 +33,12 @@ def keep(things: Sequence[Thing], limit: int | None, shuffle_seed: int | None) -
         things: All of them.
         limit: How many to keep; all with `None`.
         shuffle_seed: Seed of the shuffle; the order stays as it is with `None`.
+
+    Raises:
+        EvalError: The seed is none.
     """
+    if shuffle_seed is not None and not 0 <= shuffle_seed < 2**32:
+        raise EvalError(f"shuffle_seed must be from 0 to {2**32 - 1}, it is {shuffle_seed}.")
     order = np.arange(len(things))
     if shuffle_seed is not None:
         np.random.RandomState(shuffle_seed).shuffle(order)

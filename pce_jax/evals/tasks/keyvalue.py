@@ -48,6 +48,9 @@ def read(source: str) -> Iterator[Instance]:
             isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
         ):
             raise record.error('"ordered_kv_records" must be a list of pairs of key and value.')
+        for text in (*answers, *(text for pair in pairs for text in pair)):
+            if not isinstance(text, str) or not text:
+                raise record.error(f"keys and values must be texts, not {text!r:.60}.")
         if not any(key == one and value in answers for one, value in pairs):
             raise record.error(
                 f"the key {key!r} with its value is not among the {len(pairs)} pairs."

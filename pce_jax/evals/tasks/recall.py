@@ -105,7 +105,10 @@ class RecallTask:
             if self.variant == "kv"
             else needles.read(self._needles, self.file)
         )
-        return keep(list(found), self.limit, self.shuffle_seed)
+        instances = keep(list(found), self.limit, self.shuffle_seed)
+        if not instances:
+            raise EvalError(f"task {self.name!r}: {self.file} has no rows.")
+        return instances
 
     def score(self, instance: Instance, output: str) -> dict[str, float]:
         """Share of the answers in the output, or substring match for `kv`; see `Task`."""

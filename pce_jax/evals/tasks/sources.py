@@ -6,6 +6,8 @@ import gzip
 import importlib
 import io
 import json
+import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from pce_jax.errors import EvalError
 
 HUGGING_FACE = "hf:"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +82,7 @@ def read_bytes(source: str) -> bytes:
         raise EvalError(
             f"there is no data file {path} (looked in {Path.cwd()}). Check the spelling."
         ) from error
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise EvalError(f"{path} is no whole gzip file: {error}. Fetch it again.") from error
     except OSError as error:
         raise EvalError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -171,8 +174,11 @@ def parse_json(text: str, where: str) -> Any:
         EvalError: It is malformed.
     """
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = json.loads(text)
+        if _SURROGATE.search(text):  # half of a pair passes as JSON, but is no text
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:
         raise EvalError(f"{where}: malformed JSON: {error}.") from error
 
 

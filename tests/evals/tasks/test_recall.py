@@ -131,10 +131,18 @@ def test_key_value_files(tmp_path):
         ({"value": "v4"}, "the key 'k3'"),
         ({"ordered_kv_records": [["k3"]]}, "list of pairs"),
         ({"ordered_kv_records": None, "question": "k3"}, 'no field "ordered_kv_records"'),
+        ({"ordered_kv_records": [["k3", 7]], "value": 7}, "must be texts, not 7"),
     ):
         file = write_jsonl(tmp_path / "bad.jsonl", [middle, middle | bad])
         with pytest.raises(EvalError, match=f"bad.jsonl, line 2: .*{problem}"):
             make("kv", file=file).instances()
+
+
+def test_a_file_without_rows_is_named(tmp_path):
+    file = tmp_path / "none.json"
+    file.write_text("[]")
+    with pytest.raises(EvalError, match=r"'recall': .*none.json has no rows"):
+        make("kv", file=str(file)).instances()
 
 
 def test_needle_files(tmp_path):

@@ -17,6 +17,8 @@ def test_the_kept_ones_are_the_published_ones():
     assert keep(range(10), None, 42) == [8, 1, 5, 0, 7, 2, 9, 4, 3, 6]
     assert keep(range(10), 3, 42) == [8, 1, 5]
     assert keep(range(10), 3, None) == [0, 1, 2]
+    with pytest.raises(EvalError, match="shuffle_seed must be from 0"):
+        keep(range(10), 3, -1)
 
 
 def test_streams_are_told_apart_by_every_key():
@@ -33,6 +35,11 @@ def test_streams_are_told_apart_by_every_key():
         ("a.jsonl", b" \n", "a.jsonl is empty"),
         ("a.jsonl.gz", b"plain", "no whole gzip file"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}')[:-9], "no whole gzip file"),
+        ("a.jsonl.gz", gzip.compress(b"")[:10] + b"\xff" * 30, "no whole gzip file"),
+        ("a.jsonl.gz", gzip.compress(b""), "a.jsonl.gz is empty"),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{'), "a.jsonl.gz, line 2: malformed JSON"),
+        ("a.jsonl", b"1" * 5000, "a.jsonl, line 1: malformed JSON: Exceeds"),
+        ("a.jsonl", b'{"a": "\\ud83d\\ude00"}\n{"a": "\\uD83D"}', "a.jsonl, line 2: .*surrogates"),
         ("a.json", b'{"rows": []}', "a list of objects"),
         ("a.json", b'{"data": [{}, 3]}', "a.json, row 2: a JSON object"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", "a.csv, line 3: the header has 2 fields"),
