@@ -25,13 +25,14 @@ __all__ = ["smollm2_path"]
 GOLDENS = optional("tasks_niah.json")
 # In nats, of instances with the same answer. A near-tie between segments may fall the other way.
 PLAIN, SELECTED = 2e-4, 1e-2
+SLOW = (pytest.mark.slow, pytest.mark.timeout(900))  # a minute or two on two idle cores
 
 
 def case(degree: int, sink: bool, limit: int | None = None) -> Any:
     name = f"degree{degree}-{'sink' if sink else 'naive'}"
     if limit:
         return pytest.param(degree, sink, limit, id=f"{name}-{limit}")
-    return pytest.param(degree, sink, None, id=name, marks=pytest.mark.slow)
+    return pytest.param(degree, sink, None, id=name, marks=SLOW)
 
 
 ALL = [case(degree, sink) for degree in (1, 2, 4) for sink in (False, True)]
@@ -46,7 +47,7 @@ def test_rows_are_those_of_the_published_code(
         tmp_path, smollm2_path, degrees=[degree], methods=list(goldens), limit=limit
     )
     (spec,) = config.tasks
-    task = spec.make()
+    task: Any = spec.make()
     model, tokenizer = load()
     instances = {one.id: one for one in task.instances(tokenizer)}
     assert len(instances) == (limit or 24)
