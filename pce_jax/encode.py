@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .attention import Group, Mix, by_rows, mix_only
+from .attention import Attention, one_group, plain
 from .cache import KV, ContextCache, empty_kv
 from .errors import LayoutError, MethodError
 from .layout import SegmentedContext, check_tokens, join
@@ -63,7 +63,7 @@ def read_context(
     model: Llama,
     context: SegmentedContext,
     method: Method,
-    mix: Mix = mix_only,
+    attention: Attention = plain,
     lanes: int = 1,
 ) -> tuple[ContextCache, Any, Any]:
     """Encode sink and segments: what `encode` and the analysis share.
@@ -74,12 +74,12 @@ def read_context(
         model: The decoder.
         context: What to encode.
         method: Its positions and `full` apply.
-        mix: What each token's attention does and keeps.
+        attention: What a layer's attention does and keeps.
         lanes: How many contexts run side by side under an outer `vmap`; only bounds memory.
 
     Returns:
-        The cache, and what `mix` kept: of the sink `[layers, sink, ...]` (`None` without one), and
-        of the segments `[segments, layers, tokens, ...]`.
+        The cache, and what `attention` kept: of the sink `[layers, ...]` (`None` without one), and
+        of the segments `[segments, layers, ...]`.
     """
     if method.full:
         context = join(context)
@@ -88,11 +88,11 @@ def read_context(
     sink, of_sink = empty_kv(model.config, 0, model.dtype), None
     if sink_tokens:
         start = jnp.arange(sink_tokens, dtype=jnp.float32)
-        sink, of_sink = read_segment(model, sink, jnp.asarray(context.sink), start, mix)
+        sink, of_sink = read_segment(model, sink, jnp.asarray(context.sink), start, attention)
     positions, query_start = method.positions.of_segments(
         jnp.asarray(context.lengths), tokens, sink_tokens
     )
-    one = functools.partial(read_segment, mix=mix, lanes=segments * lanes)
+    one = functools.partial(read_segment, attention=attention, lanes=segments * lanes)
     side_by_side = jax.vmap(one, in_axes=(None, None, 0, 0), out_axes=(2, 0))
     encoded, kept = side_by_side(model, sink, jnp.asarray(context.segments), positions)
     cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start)
@@ -104,7 +104,7 @@ def read_segment(
     sink: KV,
     tokens: Int[Array, " tokens"],
     positions: Float[Array, " tokens"],
-    mix: Mix = mix_only,
+    attention: Attention = plain,
     lanes: int = 1,
 ) -> tuple[KV, Any]:
     """Encode one segment causally behind the sink.
@@ -116,24 +116,18 @@ def read_segment(
         sink: The shared prefix, `[layers, kv_heads, sink, head_dim]`; `sink` may be 0.
         tokens: Token ids, padded at the end.
         positions: Position of each token.
-        mix: What each token's attention does and keeps.
+        attention: What a layer's attention does and keeps.
         lanes: How many segments run side by side under an outer `vmap`; only bounds memory.
 
     Returns:
-        Rotated keys and values `[layers, kv_heads, tokens, head_dim]`, and what `mix` kept,
+        Rotated keys and values `[layers, kv_heads, tokens, head_dim]`, and what `attention` kept,
         `[layers, tokens, ...]`.
     """
-    index = jnp.arange(tokens.shape[0])
-    keys = sink.k.shape[-2] + tokens.shape[0]
 
     def attend(q: Array, k: Array, v: Array, rotary: Rotary, prefix: KV) -> tuple[Array, Any]:
         own = heads_first(rotate(k, positions, rotary), v)
-        groups = [
-            Group(prefix, lambda _: jnp.ones(prefix.k.shape[-2], bool)),
-            Group(own, lambda row: index <= row),
-        ]
-        rows = (rotate(q, positions, rotary), index)
-        mixed, kept = by_rows(lambda q, row: mix(q, groups, row), rows, keys, q.shape[-2], lanes)
+        groups = [one_group(prefix), one_group(own, start=0)]
+        mixed, kept = attention(rotate(q, positions, rotary), groups, lanes=lanes)
         return mixed, (own, kept)
 
     return decode_stack(model, embed(model, tokens), attend, sink)[1]

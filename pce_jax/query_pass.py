@@ -5,14 +5,13 @@ Query tokens attend to the sink, to every segment (or the selected ones) and cau
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import Entropy, Group, Mix, by_rows, mix, probabilities
+from .attention import Attention, Entropy, Keys, Selection, measured, one_group, plain, survey
 from .cache import KV, ContextCache, Tail
 from .encode import heads_first
 from .method import Method
@@ -80,12 +79,14 @@ def read(
     Returns:
         Hidden states before the final norm, the grown tail, and statistics if asked for.
     """
-    hidden, tail, entropy = read_tokens(model, cache, tail, tokens, length, method, mix, lanes)
+    attention = measured if stats else plain
+    hidden, tail, entropy = read_tokens(
+        model, cache, tail, tokens, length, method, attention, lanes
+    )
     if not stats:
         return hidden, tail, None
     valid = jnp.arange(tokens.shape[0]) < length
-    by_head = jax.tree.map(lambda x: x.swapaxes(-1, -2), entropy)
-    return hidden, tail, Stats(jax.tree.map(lambda x: jnp.where(valid, x, 0.0), by_head), valid)
+    return hidden, tail, Stats(jax.tree.map(lambda x: jnp.where(valid, x, 0.0), entropy), valid)
 
 
 def read_tokens(
@@ -95,10 +96,10 @@ def read_tokens(
     tokens: Int[Array, " tokens"],
     length: Int[Array, ""],
     method: Method,
-    mix: Mix,
+    attention: Attention,
     lanes: int = 1,
 ) -> tuple[Float[Array, "tokens d"], Tail, Any]:
-    """Run query tokens through the stack, with `mix` at each of them: what the analysis shares.
+    """Run query tokens through the stack, with any attention: what the analysis shares.
 
     Aggregation over layers takes two passes: the first without selection, to learn every layer's
     scores.
@@ -110,21 +111,21 @@ def read_tokens(
         tokens: Token ids, padded at the end.
         length: Number of real tokens.
         method: Its selection and positions apply.
-        mix: What each token's attention does and keeps.
+        attention: What a layer's attention does and keeps.
         lanes: How many queries run side by side under an outer `vmap`; only bounds memory.
 
     Returns:
-        Hidden states before the final norm, the grown tail, and what `mix` kept, `[layers, tokens,
-        ...]`; at padding it means nothing.
+        Hidden states before the final norm, the grown tail, and what `attention` kept, with a
+        leading layer axis; at padding it means nothing.
     """
     valid = jnp.arange(tokens.shape[0]) < length
     several = cache.lengths.shape[0] > 1 and not method.full
     select = method.select if several else None
-    attend = functools.partial(_attend, cache, tail, valid, method, select, mix, lanes)
+    attend = functools.partial(_attend, cache, tail, valid, method, select, attention, lanes)
     hidden, choice = embed(model, tokens), None
     if select is not None and "layer" in select.aggregate:
-        survey = functools.partial(attend, survey=True)
-        scores = decode_stack(model, hidden, survey, (cache.sink, cache.segments, tail.kv, None))[1]
+        first = functools.partial(attend, survey_only=True)
+        scores = decode_stack(model, hidden, first, (cache.sink, cache.segments, tail.kv, None))[1]
         choice = select.choose(scores, cache.lengths, valid)
         choice = jnp.broadcast_to(choice, (model.config.num_layers, *choice.shape[1:]))
     state = (cache.sink, cache.segments, tail.kv, choice)
@@ -138,20 +139,20 @@ def _attend(
     valid: Bool[Array, " tokens"],
     method: Method,
     select: Select | None,
-    mix: Mix,
+    attention: Attention,
     lanes: int,
     q: Array,
     k: Array,
     v: Array,
     rotary: Rotary,
     state: tuple[KV, KV, KV, Array | None],
-    survey: bool = False,
+    survey_only: bool = False,
 ) -> tuple[Array, Any]:
     """Attention of one layer's query tokens to sink, segments and tail.
 
     Returns:
-        Mixed values, and (the grown tail, what `mix` kept) or, in a survey, the unselected segment
-        scores.
+        Mixed values, and (the grown tail, what `attention` kept) or, in a survey, the unselected
+        segment scores.
     """
     sink, segments, past, choice = state
     index = jnp.arange(q.shape[0])
@@ -160,49 +161,16 @@ def _attend(
     grown = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, tail.length, 1), past, new
     )
-    groups = _groups(cache, tail, sink, segments, grown)
-    keys = sum(group.kv.k.shape[1] for group in groups)
-    rows = (rotate(q, positions, rotary), index)
-
-    def each_row(f: Callable[..., Any], *rows: Array) -> Any:
-        return by_rows(f, rows, keys, q.shape[1], lanes)
-
-    def plain(q: Array, row: Array) -> tuple[Array, Any]:
-        return mix(q, groups, row)
-
-    if select is None:
-        mixed, kept = each_row(plain, *rows)
-        return mixed, (grown, kept)
-
-    def scores(q: Array, row: Array) -> Array:
-        return select.scores(probabilities(q, groups, row)[0][1], cache.lengths)
-
-    if survey:
-        return each_row(plain, *rows)[0], each_row(scores, *rows)
-    if choice is None:
-        choice = select.choose(each_row(scores, *rows), cache.lengths, valid)
-    several = jnp.sum(cache.lengths > 0) > 1  # a single segment is no choice at all
-
-    def chosen(q: Array, row: Array, choice: Array) -> tuple[Array, Any]:
-        def reweigh(masses: list[Array]) -> list[Array]:
-            factors = jnp.where(several, select.factors(choice, masses[1]), 1.0)
-            return [jnp.ones_like(masses[0]), factors, jnp.ones_like(masses[2])]
-
-        return mix(q, groups, row, reweigh)
-
-    choice = jnp.broadcast_to(choice, (q.shape[0], *choice.shape[1:]))
-    mixed, kept = each_row(chosen, *rows, choice)
-    return mixed, (grown, kept)
-
-
-def _groups(cache: ContextCache, tail: Tail, sink: KV, segments: KV, grown: KV) -> list[Group]:
-    """Sink, segments and tail of one layer, with who may see what."""
-    kv_heads, count, tokens, head_dim = segments.k.shape
-    flat = jax.tree.map(lambda x: x.reshape(kv_heads, count * tokens, head_dim), segments)
-    filled = (jnp.arange(tokens) < cache.lengths[:, None]).reshape(-1)
-    slots = jnp.arange(tail.capacity)
-    return [
-        Group(sink, lambda _: jnp.ones(sink.k.shape[1], bool)),
-        Group(flat, lambda _: filled, count),
-        Group(grown, lambda row: slots <= tail.length + row),
+    groups = [
+        one_group(sink),
+        Keys(segments, cache.lengths),
+        one_group(grown, start=tail.length),
     ]
+    q = rotate(q, positions, rotary)
+    if survey_only:
+        assert select is not None
+        scores, _ = survey(q.swapaxes(0, 1), groups, select, lanes)
+        return plain(q, groups, lanes=lanes)[0], scores
+    selection = None if select is None else Selection(select, valid, choice)
+    mixed, kept = attention(q, groups, selection, lanes=lanes)
+    return mixed, (grown, kept)

@@ -77,9 +77,27 @@ class Select:
                 f"Known: {', '.join(get_args(Dim))}."
             )
 
-    def scores(self, probabilities: Float[Array, "*rows segments tokens"], lengths: Array) -> Array:
-        """Score of each segment, `[*rows, segments]`: the sum of its largest probabilities."""
-        return _top_sum(probabilities, self.score_top, lengths)
+    def scores(
+        self,
+        logits: Float[Array, "*rows segments tokens"],
+        lse: Float[Array, "*rows"],
+        lengths: Int[Array, " segments"],
+    ) -> Float[Array, "*rows segments"]:
+        """Score of each segment: the sum of its largest probabilities.
+
+        Args:
+            logits: Of the segments' keys; hugely negative where a key is hidden.
+            lse: Log of the sum of the exponentials of all logits, those of other groups too.
+            lengths: Tokens in each segment.
+        """
+        lse = lse[..., None]
+        if self.score_top == 0:
+            mass = jnp.sum(jnp.exp(logits - lse[..., None]), axis=-1)
+            return mass / jnp.maximum(lengths, 1)
+        if self.score_top > _BY_MAXIMA:
+            top = jax.lax.top_k(logits, min(self.score_top, logits.shape[-1]))[0]
+            return jnp.sum(jnp.exp(top - lse[..., None]), axis=-1)
+        return _top_exponentials(logits, lse, self.score_top)
 
     def choose(
         self,
@@ -98,7 +116,15 @@ class Select:
             The choice, with size 1 along each aggregated dimension.
         """
         scores = jnp.where(valid[:, None, None], jax.lax.stop_gradient(scores), 0.0)
-        for_all = self._aggregate(scores, valid)
+        return self._decide(self._aggregate(scores, valid), lengths)
+
+    def choose_each(
+        self, scores: Float[Array, "*rows segments"], lengths: Int[Array, " segments"]
+    ) -> Float[Array, "*rows segments"]:
+        """`choose` where nothing is aggregated: every row for itself."""
+        return self._decide(jax.lax.stop_gradient(scores), lengths)
+
+    def _decide(self, for_all: Array, lengths: Array) -> Array:
         filled = lengths > 0
         if self.tau is not None:
             logits = jnp.log(for_all + 1e-5) / self.tau
@@ -127,6 +153,27 @@ class Select:
         flat = flat.reshape(*flat.shape[: -len(axes)], -1)
         total = _top_sum(flat, self.aggregate_top, jnp.prod(jnp.asarray(counts)))
         return jnp.expand_dims(total, axes)
+
+
+_BY_MAXIMA = 8
+"""So many largest elements are found by maxima one after another, more of them by sorting."""
+
+
+def _top_exponentials(logits: Array, lse: Array, top: int) -> Array:
+    """Sum of exp(logit - lse) over the `top` largest of the last axis, without sorting them.
+
+    Logits that are equal count as often as they occur.
+    """
+    largest = jnp.full(logits.shape[:-1], jnp.inf)
+    total, left = jnp.zeros_like(largest), jnp.full(logits.shape[:-1], float(top))
+    for _ in range(top):
+        below = logits < largest[..., None]
+        largest = jnp.max(logits, axis=-1, where=below, initial=-jnp.inf)
+        count = jnp.sum(logits == largest[..., None], axis=-1, dtype=logits.dtype)
+        taken = jnp.minimum(count, left)
+        total += jnp.where(taken > 0, taken * jnp.exp(largest - lse), 0.0)
+        left -= taken
+    return total
 
 
 def _top_sum(x: Array, top: int, count: Array) -> Array:

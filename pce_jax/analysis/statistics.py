@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pce_jax.attention import HIDDEN, Entropy, Group, masked_logits, weigh
+from pce_jax.attention import HIDDEN, Entropy, Keys, by_token
 from pce_jax.cache import KV, ContextCache, Tail, empty_tail
 from pce_jax.encode import check_context, encoder, read_context
 from pce_jax.layout import SegmentedContext
@@ -149,7 +149,7 @@ def encode_and_analyze(
 def _analyze_query(
     model: Llama, cache: ContextCache, tail: Tail, tokens: Array, length: Array, method: Method
 ) -> Statistics:
-    _, tail, rows = read_tokens(model, cache, tail, tokens, length, method, _measure)
+    _, tail, rows = read_tokens(model, cache, tail, tokens, length, method, _attention)
     valid = jnp.arange(tokens.shape[0]) < length
     return _assemble(rows, tail.kv, valid)
 
@@ -158,7 +158,7 @@ def _analyze_query(
 def _analyze_segments(
     model: Llama, context: SegmentedContext, method: Method
 ) -> tuple[ContextCache, ContextStatistics]:
-    cache, of_sink, of_segments = read_context(model, context, method, _measure)
+    cache, of_sink, of_segments = read_context(model, context, method, _attention)
     sink = None
     if of_sink is not None:
         sink = _assemble(of_sink, cache.sink, jnp.ones(context.sink.shape, bool), alone=True)
@@ -184,24 +184,24 @@ class _Row:
 
 def _measure(
     q: Float[Array, "heads head_dim"],
-    groups: list[Group],
+    groups: Sequence[Keys],
     row: Int[Array, ""],
     reweigh: Callable[[list[Array]], list[Array]] | None = None,
 ) -> tuple[Float[Array, "heads head_dim"], _Row]:
     """`mix`, but it keeps all statistics. The first group is the sink."""
-    weights = weigh(q, groups, row, reweigh)
+    weights = by_token.weigh(q, groups, row, reweigh)
     mixed = weights.values(groups)
-    logits = [masked_logits(q, group, row) for group in groups]
+    logits = [by_token.token_logits(q, keys, row) for keys in groups]
     seen = [part > HIDDEN / 2 for part in logits]
-    count = sum(jnp.sum(mask, axis=-1) for mask in seen)
+    count = sum(jnp.sum(mask, axis=(-2, -1)) for mask in seen)
     q_norm = _norm(q)
     sizes, cosines = jnp.zeros(q.shape[0]), jnp.zeros(q.shape[0])
-    for group, part, mask in zip(groups, logits, seen, strict=True):
-        shared = q.shape[0] // group.kv.k.shape[0]
-        k_norm = jnp.repeat(_norm(group.kv.k), shared, axis=0)
+    for keys, part, mask in zip(groups, logits, seen, strict=True):
+        shared = q.shape[0] // keys.kv.k.shape[0]
+        k_norm = jnp.repeat(_norm(keys.kv.k), shared, axis=0)
         part = jnp.where(mask, part, 0.0)
-        sizes += jnp.sum(jnp.abs(part), axis=-1)
-        cosines += jnp.sum(part / jnp.maximum(k_norm, _TINY), axis=-1)
+        sizes += jnp.sum(jnp.abs(part), axis=(-2, -1))
+        cosines += jnp.sum(part / jnp.maximum(k_norm, _TINY), axis=(-2, -1))
     kept = _Row(
         entropy=weights.entropy(),
         logit=sizes / count,
@@ -212,6 +212,9 @@ def _measure(
         masses=jnp.concatenate(weights.masses, axis=-1),
     )
     return mixed.astype(q.dtype), kept
+
+
+_attention = functools.partial(by_token.attention, _measure)
 
 
 def _assemble(rows: _Row, kv: KV, valid: Bool[Array, "*tokens"], alone: bool = False) -> Statistics:

@@ -9,17 +9,17 @@ from core.cases import TINY, model
 from core.test_memory import CHUNK, CONTEXT, HEADS, abstract_cache, temporaries
 
 import pce_jax as pce
-from pce_jax import attention
 from pce_jax.analysis import analyze_query, analyze_segments
+from pce_jax.attention import chunked
 
 
 def compiled(f, *inputs, chunk: int = CHUNK) -> int:
     """Bytes of temporaries."""
-    before, attention.CHUNK_BYTES = attention.CHUNK_BYTES, chunk
+    before, chunked.CHUNK_BYTES = chunked.CHUNK_BYTES, chunk
     try:
         return temporaries(jax.jit(lambda *inputs: f(*inputs)).lower(*inputs).compile())
     finally:
-        attention.CHUNK_BYTES = before
+        chunked.CHUNK_BYTES = before
 
 
 @functools.cache

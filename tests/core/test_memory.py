@@ -10,7 +10,7 @@ import pytest
 from core.cases import TINY, model
 
 import pce_jax as pce
-from pce_jax import attention
+from pce_jax.attention import chunked
 from pce_jax.query_pass import read
 
 HEADS, CONTEXT, CHUNK = TINY.num_heads, 8 * 4096, 2**20
@@ -54,11 +54,11 @@ def peak(name: str, queries: int, chunk: int, backward: bool) -> int:
 
     f = slopes if backward else measure
     tokens = jax.ShapeDtypeStruct((queries,), jnp.int32)
-    before, attention.CHUNK_BYTES = attention.CHUNK_BYTES, chunk
+    before, chunked.CHUNK_BYTES = chunked.CHUNK_BYTES, chunk
     try:
         compiled = jax.jit(lambda *inputs: f(*inputs)).lower(abstract_cache(), tokens).compile()
     finally:
-        attention.CHUNK_BYTES = before
+        chunked.CHUNK_BYTES = before
     return temporaries(compiled)
 
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pce_jax as pce
 from pce_jax.errors import MethodError
@@ -25,14 +27,27 @@ def choose(select: pce.Select, scores: Any, lengths: list[int], valid=ALL) -> np
 def test_a_score_is_the_sum_of_the_five_largest_probabilities():
     p = jnp.array([[0.01, 0.2, 0.02, 0.03, 0.1, 0.04, 0.05], [0.3, 0, 0, 0, 0, 0, 0]])
     lengths = jnp.array([7, 1])
-    np.testing.assert_allclose(pce.Select().scores(p, lengths), [0.42, 0.3], rtol=1e-6)
+    scores = pce.Select().scores(jnp.log(p), jnp.zeros(()), lengths)
+    np.testing.assert_allclose(scores, [0.42, 0.3], rtol=1e-6)
 
 
 def test_score_top_may_be_one_many_or_the_mean_over_real_tokens():
     p, lengths = jnp.array([[0.1, 0.3, 0.2, 0.0], [0.4, 0.0, 0.0, 0.0]]), jnp.array([3, 1])
     for top, expected in ((1, [0.3, 0.4]), (9, [0.6, 0.4]), (0, [0.2, 0.4])):
-        scores = pce.Select(score_top=top).scores(p, lengths)
+        scores = pce.Select(score_top=top).scores(jnp.log(p), jnp.zeros(()), lengths)
         np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    values=st.lists(st.integers(-3, 3), min_size=1, max_size=12),  # many of them equal
+    top=st.integers(1, 12),
+)
+def test_equal_probabilities_count_as_often_as_they_occur(values, top):
+    logits = jnp.asarray([values], jnp.float32)
+    scores = pce.Select(score_top=top).scores(logits, jnp.ones(()), jnp.array([len(values)]))
+    expected = np.sum(np.exp(np.sort(values)[::-1][:top] - 1.0))
+    np.testing.assert_allclose(scores, [expected], rtol=1e-6)
 
 
 # The choice; scores are [tokens, heads, segments]

@@ -1,0 +1,103 @@
+"""Attention to several groups of keys, with exact entropy and bounded memory.
+
+One interface, `attend`, and several implementations of it:
+
+- `einsum`: the plain formula with every array in full, which the others are held against;
+- `chunked`: in XLA, query tokens in chunks.
+
+`attention` is what the passes call: tokens first, with selection where there is one.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from jaxtyping import Array, Float
+
+from . import by_token, chunked, einsum
+from .keys import HIDDEN, Keys, one_group
+from .result import Attended, Entropy
+from .selected import Selection, attend_selected, survey
+
+Implementation = Literal["einsum", "chunked"]
+
+Attention = Callable[..., tuple[Array, Any]]
+"""`attention(q, groups, selection=None, *, lanes=1) -> (mixed, kept)`: what a pass does in a layer.
+
+`plain` keeps nothing, `measured` the entropy, and the analysis more.
+"""
+
+_IMPLEMENTATIONS: dict[Implementation, Callable[..., Attended]] = {
+    "einsum": einsum.attend,
+    "chunked": chunked.attend,
+}
+
+
+def attend(
+    q: Float[Array, "heads queries head_dim"],
+    groups: Sequence[Keys],
+    *,
+    entropy: bool = False,
+    implementation: Implementation = "chunked",
+    lanes: int = 1,
+) -> Attended:
+    """Attention of query tokens to the keys of all groups together.
+
+    Query heads share key heads in equal consecutive groups; keys and values are not repeated.
+
+    Args:
+        q: Rotated queries.
+        groups: The keys; each query token sees at least one.
+        entropy: Also measure attention entropy, in nats.
+        implementation: Which code does it.
+        lanes: How many such calls run side by side under an outer `vmap`; only bounds memory.
+    """
+    return _IMPLEMENTATIONS[implementation](q, groups, entropy=entropy, lanes=lanes)
+
+
+def attention(
+    q: Float[Array, "tokens heads head_dim"],
+    groups: Sequence[Keys],
+    selection: Selection | None = None,
+    *,
+    entropy: bool = False,
+    lanes: int = 1,
+) -> tuple[Float[Array, "tokens heads head_dim"], Entropy | None]:
+    """Attention of a layer, with or without selection.
+
+    Args:
+        q: Rotated queries, as the decoder hands them over.
+        groups: Sink, segments and tail; without selection, any.
+        selection: What to choose of the segments.
+        entropy: Also measure it, `[heads, tokens]`.
+        lanes: As in `attend`.
+    """
+    heads_first = q.swapaxes(0, 1)
+    if selection is None:
+        found = attend(heads_first, groups, entropy=entropy, lanes=lanes)
+    else:
+        found = attend_selected(
+            heads_first, groups, selection, attend, entropy=entropy, lanes=lanes
+        )
+    return found.out.swapaxes(0, 1), found.entropy
+
+
+plain = functools.partial(attention, entropy=False)
+measured = functools.partial(attention, entropy=True)
+
+__all__ = [
+    "HIDDEN",
+    "Attended",
+    "Attention",
+    "Entropy",
+    "Implementation",
+    "Keys",
+    "Selection",
+    "attend",
+    "attention",
+    "by_token",
+    "measured",
+    "one_group",
+    "plain",
+    "survey",
+]
