@@ -98,6 +98,18 @@ def _string(stream: BinaryIO) -> str:
     return data.decode("utf-8")
 
 
+def _strings(stream: BinaryIO, count: int) -> list[str]:
+    """As many times `_string`, without its overhead: a vocabulary has a hundred thousand."""
+    read, strings = stream.read, []
+    for _ in range(count):
+        head = read(8)
+        data = read(int.from_bytes(head, "little"))
+        strings.append(data.decode("utf-8"))
+        if len(head) < 8 or len(data) < int.from_bytes(head, "little"):
+            raise EOFError("the file ends within a string")
+    return strings
+
+
 def _value(stream: BinaryIO, kind: int) -> Any:
     if kind == _STRING:
         return _string(stream)
@@ -106,6 +118,8 @@ def _value(stream: BinaryIO, kind: int) -> Any:
     inner, count = _numbers(stream, "IQ")
     if inner in _SCALARS:
         return list(_numbers(stream, f"{count}{_SCALARS[inner]}"))
+    if inner == _STRING:
+        return _strings(stream, count)
     return [_value(stream, inner) for _ in range(count)]
 
 

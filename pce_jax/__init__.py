@@ -29,9 +29,9 @@ except ImportError as error:
         raise ImportError(_BROKEN)
 
 else:
-    from . import analysis
+    from . import analysis, programs
     from .attention import Entropy
-    from .cache import KV, ContextCache, Tail, empty_tail
+    from .cache import KV, ContextCache, Tail, compress, empty_tail
     from .encode import encode
     from .errors import USER_ERRORS, PceError
     from .generate import GenerateOutput, generate
@@ -46,6 +46,7 @@ else:
         join,
         pack,
         pad_tokens,
+        padding_waste,
         split,
     )
     from .many import Scores, encode_many, score_many, stack
@@ -76,6 +77,7 @@ __all__ = [
     "Tail",
     "analysis",
     "bucket",
+    "compress",
     "empty_tail",
     "encode",
     "encode_many",
@@ -88,6 +90,8 @@ __all__ = [
     "load",
     "pack",
     "pad_tokens",
+    "padding_waste",
+    "programs",
     "query",
     "resolve",
     "sample",

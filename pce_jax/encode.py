@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +20,13 @@ from .models.config import LlamaConfig
 from .models.rope import Rotary, rotate
 
 
-def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -> ContextCache:
+def encode(
+    model: Llama,
+    context: SegmentedContext,
+    method: Method = Method(),
+    *,
+    at_once: int | None = None,
+) -> ContextCache:
     r"""Encode a context segment by segment into a cache that any number of queries can share.
 
     The sink is encoded once and shared; the segments are one function under `vmap` and do not see
@@ -29,14 +36,16 @@ def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -
         model: The decoder.
         context: From `pack` or `split`.
         method: Its positions apply here (and `full` reads the segments as one).
+        at_once: Segments side by side at a time, which bounds the memory that encoding takes beside
+            the cache; all of them by default. It changes no result.
 
     Returns:
         Rotated keys and values of sink and segments.
 
     Raises:
         LayoutError: The context reaches past the model's positions, or has tokens it lacks.
-        MethodError: The method wants a sink and the context was packed without one, or it is no
-            `Method`.
+        MethodError: The method wants a sink and the context was packed without one, it is no
+            `Method`, or `at_once` is below 1.
 
     Example:
         >>> model, tokenizer = pce.load("smollm2-135m")
@@ -46,7 +55,9 @@ def encode(model: Llama, context: SegmentedContext, method: Method = Method()) -
         (30, 3, 2, 16, 64)
     """
     check_context(model.config, context, method)
-    return _encode(model, context, encoder(method))
+    if at_once is not None and at_once < 1:
+        raise MethodError(f"at_once must be at least 1 (segments side by side), got {at_once}.")
+    return _encode(model, context, encoder(method), at_once)
 
 
 def encoder(method: Method) -> Method:
@@ -54,9 +65,11 @@ def encoder(method: Method) -> Method:
     return dataclasses.replace(method, sink="", select=None)
 
 
-@functools.partial(jax.jit, static_argnames="method")
-def _encode(model: Llama, context: SegmentedContext, method: Method) -> ContextCache:
-    return read_context(model, context, method)[0]
+@functools.partial(jax.jit, static_argnames=("method", "at_once"))
+def _encode(
+    model: Llama, context: SegmentedContext, method: Method, at_once: int | None
+) -> ContextCache:
+    return read_context(model, context, method, at_once=at_once)[0]
 
 
 def read_context(
@@ -65,6 +78,7 @@ def read_context(
     method: Method,
     attention: Attention = plain,
     lanes: int = 1,
+    at_once: int | None = None,
 ) -> tuple[ContextCache, Any, Any]:
     """Encode sink and segments: what `encode` and the analysis share.
 
@@ -76,6 +90,7 @@ def read_context(
         method: Its positions and `full` apply.
         attention: What a layer's attention does and keeps.
         lanes: How many contexts run side by side under an outer `vmap`; only bounds memory.
+        at_once: Segments side by side at a time; all by default.
 
     Returns:
         The cache, and what `attention` kept: of the sink `[layers, ...]` (`None` without one), and
@@ -92,11 +107,45 @@ def read_context(
     positions, query_start = method.positions.of_segments(
         jnp.asarray(context.lengths), tokens, sink_tokens
     )
-    one = functools.partial(read_segment, attention=attention, lanes=segments * lanes)
-    side_by_side = jax.vmap(one, in_axes=(None, None, 0, 0), out_axes=(2, 0))
-    encoded, kept = side_by_side(model, sink, jnp.asarray(context.segments), positions)
+    at_once = min(segments, at_once or segments)
+    one = functools.partial(read_segment, model, sink, attention=attention, lanes=at_once * lanes)
+    side_by_side = jax.vmap(one, out_axes=(2, 0))
+    encoded, kept = _in_turns(side_by_side, at_once, jnp.asarray(context.segments), positions)
     cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start)
     return cache, of_sink, kept
+
+
+def _in_turns(
+    side_by_side: Callable[[Array, Array], tuple[KV, Any]],
+    at_once: int,
+    segments: Int[Array, "segments tokens"],
+    positions: Float[Array, "segments tokens"],
+) -> tuple[KV, Any]:
+    """Encode segments a few at a time, each turn into its place in one preallocated cache."""
+    count = segments.shape[0]
+    if at_once == count:
+        return side_by_side(segments, positions)
+    turns = -(-count // at_once)
+    at_once = -(-count // turns)  # equal turns: as little padding as can be
+    padding = ((0, turns * at_once - count), (0, 0))
+    parts = (jnp.pad(x, padding).reshape(turns, at_once, -1) for x in (segments, positions))
+    shape = jax.eval_shape(side_by_side, segments[:1], positions[:1])[0]
+    whole = jax.tree.map(
+        lambda x: jnp.zeros((*x.shape[:2], turns * at_once, *x.shape[3:]), x.dtype), shape
+    )
+
+    def turn(whole: KV, part: tuple[Array, Array, Array]) -> tuple[KV, Any]:
+        number, segments, positions = part
+        encoded, kept = side_by_side(segments, positions)
+        return jax.tree.map(
+            lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, number * at_once, 2),
+            whole,
+            encoded,
+        ), kept
+
+    whole, kept = jax.lax.scan(turn, whole, (jnp.arange(turns), *parts))
+    kept = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], kept)
+    return jax.tree.map(lambda x: x[:, :, :count], whole), kept
 
 
 def read_segment(

@@ -1,12 +1,13 @@
 """Generation: answers to one query, or to many side by side, over one encoded context."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from .cache import ContextCache
 from .decode_loop import Drawn, Rules, go_on, start
@@ -96,27 +97,31 @@ def generate(
         raise LayoutError(
             f"{len(lengths)} queries over {cache.lengths.shape[0]} contexts: give one to each."
         )
-    stops = jnp.asarray(
-        model.config.eos_token_ids if stop_tokens is None else stop_tokens, jnp.int32
-    )
+    stops = np.asarray(model.config.eos_token_ids if stop_tokens is None else stop_tokens, np.int32)
     capacity = bucket(tokens.shape[1] + max_new_tokens)
     check_window(model, cache, lengths + max_new_tokens - 1)
     if not -(2**63) <= seed < 2**63:
         raise MethodError(f"the seed must fit 64 bits, got {seed}")
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(len(lengths)))
+    keys = _keys(np.int64(seed), len(lengths))
     rules = Rules(method, sampling, stats)
     rows = start(model, cache, tokens, lengths, keys, stops, rules, capacity)
     gathered = _Gathered(len(lengths), on_tokens)
-    gathered.add(jax.tree.map(lambda x: x[None], rows.drawn), 1)
+    gathered.add(jax.tree.map(lambda x: np.asarray(x)[None], rows.drawn), 1)
     steps = 1 if on_tokens else _STEPS_PER_CALL
     while (left := max_new_tokens - gathered.steps) and not gathered.ended:
-        limit = jnp.asarray(min(left, steps), jnp.int32)
+        limit = np.int32(min(left, steps))
         rows, drawn, count = go_on(model, cache, rows, stops, limit, rules, steps)
         gathered.add(drawn, int(count))
     return gathered.output(stats)
 
 
 _STEPS_PER_CALL = 32  # steps between two looks at the device, where nobody waits for each token
+# What is small happens on the host: each operation on a device is a program of its own to compile.
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _keys(seed: Array | np.int64, rows: int) -> Key[Array, " rows"]:
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(rows))
 
 
 class _Gathered:

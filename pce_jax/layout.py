@@ -34,10 +34,23 @@ class SegmentedContext:
     lengths: Int[Array | np.ndarray, " segments"]
 
 
-def bucket(size: int, smallest: int = 16) -> int:
+_SMALLEST = 16
+
+
+def bucket(size: int, smallest: int = _SMALLEST) -> int:
     """The padded size for `size`: the next of 16, 24, 32, 48, 64, 96 ...
 
-    At most a third is padding.
+    A compiled program belongs to padded sizes, so this one function decides how many programs there
+    are: two for each doubling of a size. Above the smallest bucket at most a third is padding
+    (`padding_waste` says how much it is). What is padded to it:
+
+    - segments of a context: from 1 on, by `from_segments`, `pack` and `split`;
+    - tokens of a segment: from 16 on, by the same;
+    - tokens of a query: by `pad_tokens` and `generate`;
+    - slots of `generate`'s tail: the padded query and the tokens to come.
+
+    Evaluation knows all its sizes before it begins: those that share a bucket share the smallest
+    shape that holds them all (`aligned`).
 
     Args:
         size: What has to fit.
@@ -49,6 +62,24 @@ def bucket(size: int, smallest: int = 16) -> int:
     """
     power = max(smallest, 1 << max(size - 1, 0).bit_length())
     return power * 3 // 4 if power > smallest and size <= power * 3 // 4 else power
+
+
+def aligned(size: int) -> int:
+    """The padded size where the largest of a bucket is known: the next multiple of 16."""
+    return -(-size // _SMALLEST) * _SMALLEST
+
+
+def padding_waste(context: SegmentedContext) -> float:
+    """The share of a context's token slots that hold no token.
+
+    Args:
+        context: From `pack`, `split` or `from_segments`, or several from `stack`.
+
+    Example:
+        >>> pce.padding_waste(pce.from_segments([[1] * 12, [2] * 12, [3] * 12]))
+        0.25
+    """
+    return 1 - int(np.sum(np.asarray(context.lengths))) / np.size(context.segments)
 
 
 def pad_tokens(tokens: Sequence[int] | np.ndarray) -> tuple[Int[np.ndarray, " bucket"], int]:

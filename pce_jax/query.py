@@ -192,7 +192,7 @@ def check_room(
             f"the tail holds {tail.capacity} tokens, has {int(tail.length)} and was given {slots} "
             "more (padding included): raise its capacity."
         )
-    if (longest := int(jnp.max(length))) > slots:
+    if (longest := int(np.max(np.asarray(length)))) > slots:
         raise LayoutError(f"length {longest} is above the number of tokens given, {slots}.")
     check_window(model, cache, length + int(tail.length) - predicted)
 
@@ -210,7 +210,7 @@ def check_window(model: Llama, cache: ContextCache, length: Array | np.ndarray |
     """
     if isinstance(cache.query_start, jax.core.Tracer):
         return
-    last = float(jnp.max(cache.query_start + length))
+    last = float(np.max(np.asarray(cache.query_start) + np.asarray(length)))
     if last > model.config.max_positions:
         raise LayoutError(
             f"the query ends at position {last:.0f}, and the model has "

@@ -7,6 +7,7 @@ dropped.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Literal, get_args
 
@@ -155,6 +156,9 @@ class Select:
         return jnp.expand_dims(total, axes)
 
 
+_LOWEST = -1e29
+"""Below every logit but those of hidden keys."""
+
 _BY_MAXIMA = 8
 """So many largest elements are found by maxima one after another, more of them by sorting."""
 
@@ -162,18 +166,29 @@ _BY_MAXIMA = 8
 def _top_exponentials(logits: Array, lse: Array, top: int) -> Array:
     """Sum of exp(logit - lse) over the `top` largest of the last axis, without sorting them.
 
-    Logits that are equal count as often as they occur.
+    Logits that are equal count as often as they occur, which is looked at only where there are any.
     """
-    largest = jnp.full(logits.shape[:-1], jnp.inf)
-    total, left = jnp.zeros_like(largest), jnp.full(logits.shape[:-1], float(top))
-    for _ in range(top):
-        below = logits < largest[..., None]
-        largest = jnp.max(logits, axis=-1, where=below, initial=-jnp.inf)
-        count = jnp.sum(logits == largest[..., None], axis=-1, dtype=logits.dtype)
-        taken = jnp.minimum(count, left)
-        total += jnp.where(taken > 0, taken * jnp.exp(largest - lse), 0.0)
-        left -= taken
-    return total
+    largest = [jnp.max(logits, axis=-1)]
+    for _ in range(top - 1):
+        below = logits < largest[-1][..., None]
+        largest.append(jnp.max(logits, axis=-1, where=below, initial=-jnp.inf))
+    reached = (logits >= largest[-1][..., None]) & (logits > _LOWEST)
+    distinct = functools.reduce(jnp.add, [(x > _LOWEST).astype(int) for x in largest])
+    ties = jnp.sum(reached, axis=-1) > distinct
+
+    def each_once() -> Array:
+        return functools.reduce(jnp.add, [jnp.exp(x - lse) for x in largest])
+
+    def as_often_as_they_occur() -> Array:
+        total, left = jnp.zeros_like(largest[0]), jnp.full(largest[0].shape, float(top))
+        for x in largest:
+            count = jnp.sum(logits == x[..., None], axis=-1, dtype=logits.dtype)
+            taken = jnp.minimum(count, left)
+            total += jnp.where(taken > 0, taken * jnp.exp(x - lse), 0.0)
+            left -= taken
+        return total
+
+    return jax.lax.cond(jnp.any(ties), as_often_as_they_occur, each_once)
 
 
 def _top_sum(x: Array, top: int, count: Array) -> Array:

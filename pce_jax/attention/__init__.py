@@ -3,23 +3,23 @@
 One interface, `attend`, and several implementations of it:
 
 - `einsum`: the plain formula with every array in full, which the others are held against;
-- `chunked`: in XLA, query tokens in chunks.
+- `chunked`: in XLA, query tokens in chunks; runs everywhere;
+- `pallas_tpu`, `pallas_gpu`: kernels, one group at a time, merged by `partials`.
 
 `attention` is what the passes call: tokens first, with selection where there is one.
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from jaxtyping import Array, Float
 
-from . import by_token, chunked, einsum
+from . import by_token, implementations
+from .implementations import Implementation
 from .keys import HIDDEN, Keys, one_group
 from .result import Attended, Entropy
 from .selected import Selection, attend_selected, survey
-
-Implementation = Literal["einsum", "chunked"]
 
 Attention = Callable[..., tuple[Array, Any]]
 """`attention(q, groups, selection=None, *, lanes=1) -> (mixed, kept)`: what a pass does in a layer.
@@ -27,18 +27,13 @@ Attention = Callable[..., tuple[Array, Any]]
 `plain` keeps nothing, `measured` the entropy, and the analysis more.
 """
 
-_IMPLEMENTATIONS: dict[Implementation, Callable[..., Attended]] = {
-    "einsum": einsum.attend,
-    "chunked": chunked.attend,
-}
-
 
 def attend(
     q: Float[Array, "heads queries head_dim"],
     groups: Sequence[Keys],
     *,
     entropy: bool = False,
-    implementation: Implementation = "chunked",
+    implementation: Implementation | None = None,
     lanes: int = 1,
 ) -> Attended:
     """Attention of query tokens to the keys of all groups together.
@@ -49,10 +44,11 @@ def attend(
         q: Rotated queries.
         groups: The keys; each query token sees at least one.
         entropy: Also measure attention entropy, in nats.
-        implementation: Which code does it.
+        implementation: Which code does it; `None` for the best one where the program is to run.
         lanes: How many such calls run side by side under an outer `vmap`; only bounds memory.
     """
-    return _IMPLEMENTATIONS[implementation](q, groups, entropy=entropy, lanes=lanes)
+    wide = [keys.widened(q.dtype) for keys in groups]
+    return implementations.find(implementation, q)(q, wide, entropy=entropy, lanes=lanes)
 
 
 def attention(

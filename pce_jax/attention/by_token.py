@@ -117,6 +117,7 @@ def attention(
     Returns:
         Mixed values, and what `mix` kept, with a leading token axis.
     """
+    groups = [keys.widened(q.dtype) for keys in groups]
     keys = sum(group.size for group in groups)
     rows = (q, jnp.arange(q.shape[0]))
     if selection is None:
@@ -155,7 +156,7 @@ def by_rows(
         The results, stacked along a leading row axis.
     """
     count = rows[0].shape[0]
-    chunk = max(1, chunked.CHUNK_BYTES // (4 * keys * heads * lanes))
+    chunk = max(1, chunked.chunk_bytes() // (4 * keys * heads * lanes))
     if chunk >= count:
         return jax.vmap(f)(*rows)
     return jax.lax.map(jax.checkpoint(lambda row: f(*row)), rows, batch_size=chunk)

@@ -18,8 +18,14 @@ from jaxtyping import Array, Float, Int
 from .keys import Keys, logits
 from .result import Attended, Entropy
 
-CHUNK_BYTES = 32 * 2**20
-"""Size in bytes that the float32 logits of one chunk of query tokens may have."""
+CHUNK_BYTES = 2 * 2**20
+"""Size in bytes that the float32 logits of one chunk of query tokens may have on a CPU.
+
+So much stays in its caches between the passes over the logits. Accelerators, which have no use for
+many small steps, take `ACCELERATOR_CHUNKS` times as much.
+"""
+
+ACCELERATOR_CHUNKS = 32
 
 BANDS, BAND = 4, 256
 """Into how many bands causal attention is cut at most, and of how many query tokens at least."""
@@ -70,7 +76,7 @@ def by_chunks(
     Returns:
         What `f` gives, with axes `[heads, queries, ...]`.
     """
-    groups = [keys for keys in groups if keys.size]
+    groups = [keys.widened(q.dtype) for keys in groups if keys.size]
     kv_heads, _, _, head_dim = groups[0].kv.k.shape
     rows = q.reshape(kv_heads, -1, q.shape[1], head_dim)
     if extra is not None:
@@ -82,6 +88,11 @@ def by_chunks(
     ]
     whole = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *found)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), whole)
+
+
+def chunk_bytes() -> int:
+    """Size that the logits of one chunk may have on the device that JAX computes on."""
+    return CHUNK_BYTES * (1 if jax.default_backend() == "cpu" else ACCELERATOR_CHUNKS)
 
 
 def _bands(queries: int, groups: Sequence[Keys]) -> list[int]:
@@ -107,7 +118,7 @@ def _band(
 ) -> Out:
     """`f` over the query tokens from `start` to `end`, in chunks of equal size."""
     each = 4 * q.shape[0] * q.shape[1] * sum(keys.size for keys in groups) * lanes
-    size = -(-(end - start) // max(1, -(-(end - start) * each // CHUNK_BYTES)))
+    size = -(-(end - start) // max(1, -(-(end - start) * each // chunk_bytes())))
     chunks = -(-(end - start) // size)
 
     def cut(x: Array | None) -> Array | None:
@@ -140,7 +151,7 @@ def exponentials(
 ) -> tuple[list[Array], list[Array], Float[Array, "kv_heads shared queries"]]:
     """Logits of each group, their exponentials relative to the greatest of all, and that one."""
     xs = [logits(q, keys, rows) for keys in groups]
-    top = functools.reduce(jnp.maximum, [jnp.max(x, axis=(-2, -1)) for x in xs])
+    top = functools.reduce(jnp.maximum, [jnp.max(jnp.max(x, axis=-1), axis=-1) for x in xs])
     top = jax.lax.stop_gradient(top)
     return xs, [jnp.exp(x - top[..., None, None]) for x in xs], top
 

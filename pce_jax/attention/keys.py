@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pce_jax.cache import KV
+from pce_jax.cache import KV, widened
 
 HIDDEN = -1e30
 """Logit of a key that must not be seen: finite, so that nothing it touches becomes NaN."""
@@ -58,6 +58,10 @@ class Keys:
     def triangular(self) -> bool:
         """Whether query token t sees exactly the slots up to t."""
         return isinstance(self.start, int) and self.start == 0
+
+    def widened(self, dtype: jnp.dtype) -> "Keys":
+        """The same keys and values, not compressed."""
+        return dataclasses.replace(self, kv=widened(self.kv, dtype))
 
     def visible(self, rows: Int[Array, " queries"]) -> Bool[Array, "queries segments tokens"]:
         """Which keys each query token sees (the first axis may be 1).

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from pce_jax import Method, Sampling, encode, encode_text, generate, pack
+from pce_jax import Method, Sampling, encode, encode_text, generate, pack, padding_waste
 from pce_jax.models import Llama
 
 from .stream import TextStream
@@ -24,6 +24,7 @@ class Answer:
         segment_tokens: Tokens in each segment.
         sink_tokens: Tokens of the shared prefix.
         padded: Segments and tokens per segment, padding included.
+        padding_waste: Share of these slots that hold no token.
         query_tokens: Tokens of the question with its template.
         new_tokens: Tokens generated.
         entropy: Attention entropy of the query in nats, mean over tokens, heads and layers.
@@ -38,6 +39,7 @@ class Answer:
     segment_tokens: list[int]
     sink_tokens: int
     padded: tuple[int, int]
+    padding_waste: float
     query_tokens: int
     new_tokens: int
     entropy: float
@@ -120,6 +122,7 @@ def answer(
         segment_tokens=[int(n) for n in context.lengths if n],
         sink_tokens=len(context.sink),
         padded=(int(context.segments.shape[0]), int(context.segments.shape[1])),
+        padding_waste=round(padding_waste(context), 4),
         query_tokens=len(tokens),
         new_tokens=len(stream.tokens),
         entropy=float(out.entropy[0, 0]),

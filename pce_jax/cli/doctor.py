@@ -147,11 +147,11 @@ def _folders(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for name, folder in facts["folders"].items():
         if folder["path"] is None:
-            off = "off; JAX_COMPILATION_CACHE_DIR=FOLDER saves compiling the same thing again"
-            rows.append((titles[name], folder.get("error") or off))
+            rows.append((titles[name], folder.get("error") or "off, by a JAX_... variable"))
             continue
         state = _size(folder["bytes"]) if folder["exists"] else "not there yet"
         state += "" if folder["writable"] else ", read-only"
+        state += f"; not used: {folder['unused']}" if folder.get("unused") else ""
         rows.append((titles[name], f"{folder['path']} ({state})"))
     for name, model in facts["embedded"].items():
         state = {True: "present, hash right", False: "DAMAGED", None: "not fetched yet"}

@@ -103,7 +103,8 @@ class Eval:
             )
         error_console().print(
             f"{summary.rows} rows in {time.monotonic() - start:.0f} s; {summary.programs} programs "
-            f"compiled in {summary.compile_seconds:.0f} s.",
+            f"compiled in {summary.compile_seconds:.0f} s; {summary.padding:.0%} of the context "
+            "slots were padding.",
             style="dim",
         )
         if summary.skipped:

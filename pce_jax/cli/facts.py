@@ -78,7 +78,10 @@ def _memory(device: Any) -> dict[str, int] | None:
 
 
 def folders() -> dict[str, dict[str, Any]]:
-    """The caches: where they are, whether they can be written, and how large they are."""
+    """The caches: where they are, whether they can be written, and how large they are.
+
+    That of compiled programs may be off (no path), or not be used (`unused` says why).
+    """
     found: dict[str, dict[str, Any]] = {}
     for name, find in (("models", _models), ("hub", _hub), ("compiled", _compiled)):
         try:
@@ -95,6 +98,7 @@ def folders() -> dict[str, dict[str, Any]]:
             "writable": _writable(path),
             "bytes": _size(path),
         }
+    found["compiled"]["unused"] = _unused(found["compiled"])
     return found
 
 
@@ -133,11 +137,25 @@ def _hub() -> Path:
 
 
 def _compiled() -> Path | None:
-    """Jax's cache of compiled programs; off unless set."""
+    """Where compiled programs are kept: in our folder, unless jax has been told otherwise."""
     import jax
 
+    from .compiled import chosen_by_user, compiled_folder
+
+    if not chosen_by_user():
+        return compiled_folder()
+    enabled = jax.config.values["jax_enable_compilation_cache"]
     folder = jax.config.values["jax_compilation_cache_dir"]
-    return Path(folder) if folder and "://" not in folder else None
+    return Path(folder) if enabled and folder and "://" not in folder else None
+
+
+def _unused(folder: dict[str, Any]) -> str | None:
+    """Why the folder of compiled programs is not used although it is there."""
+    from .compiled import chosen_by_user, distrust
+
+    if not folder.get("exists") or chosen_by_user():
+        return None
+    return distrust(Path(folder["path"]))
 
 
 def _writable(path: Path) -> bool:

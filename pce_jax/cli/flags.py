@@ -83,11 +83,42 @@ MethodNames = Annotated[
 ]
 
 
+PART_NAMES = ("encode", "query", "decode", "memory", "compile", "train", "huggingface")
+"""The parts of `pce-jax bench`, without importing jax for them."""
+
+
+def parse_parts(text: str) -> tuple[str, ...]:
+    """Read `encode,query`: each once.
+
+    Raises:
+        ValueError: There is no such part; the nearest one is named.
+    """
+    parts = parse_names(text.lower())
+    for part in parts:
+        if part not in PART_NAMES:
+            near = difflib.get_close_matches(part, PART_NAMES, n=1, cutoff=0.4)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ValueError(f"there is no part {part!r}.{hint} Known: {', '.join(PART_NAMES)}.")
+    if not parts:
+        raise ValueError(f"no part is named. Known: {', '.join(PART_NAMES)}.")
+    return parts
+
+
 def parse_names(text: str) -> tuple[str, ...]:
     """Read `a,b`: each once, in the order given. Whether they exist shows later."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
+Parts = Annotated[
+    tuple[str, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME,NAME,...",
+        instance_from_str=lambda args: parse_parts(args[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(value)],
+    ),
+]
 MaybeDegrees = Annotated[
     tuple[int, ...] | None,
     PrimitiveConstructorSpec(

@@ -146,7 +146,8 @@ def _summary(done: "Answer") -> str:
     return (
         f"documents  {done.documents} in {len(done.segment_tokens)} segments of {segments}{more} "
         f"tokens, sink {done.sink_tokens}\n"
-        f"padded     {done.padded[0]} segments x {done.padded[1]} tokens\n"
+        f"padded     {done.padded[0]} segments x {done.padded[1]} tokens, "
+        f"{done.padding_waste:.0%} of them padding\n"
         f"query      {done.query_tokens} tokens, attention entropy {done.entropy:.3f} nats\n"
         f"answer     {done.new_tokens} tokens, ended by {done.stopped_by}, {speed}\n"
         f"seconds    encode {done.encode_seconds:.1f}, first token "

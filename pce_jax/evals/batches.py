@@ -11,11 +11,11 @@ import numpy as np
 from pce_jax.cache import ContextCache
 from pce_jax.evals.instance import Passage
 from pce_jax.evals.prepare import Prepared, Shape
-from pce_jax.evals.programs import CompileTime
 from pce_jax.generate import generate
 from pce_jax.many import encode_many, score_many, stack
 from pce_jax.method import Method
 from pce_jax.models import Llama
+from pce_jax.programs import CompileTime
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

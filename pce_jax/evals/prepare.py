@@ -7,9 +7,7 @@ from typing import Any
 from pce_jax.errors import EvalError, LayoutError
 from pce_jax.evals.instance import Instance, Passage
 from pce_jax.hub.tokenizer import encode_text
-from pce_jax.layout import bucket, cut, group
-
-ALIGN = 16  # padded sizes are multiples of it
+from pce_jax.layout import aligned, bucket, cut, group
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,17 +115,13 @@ def shapes(sizes: Sequence[tuple[int, int, int]], batch: int) -> list[Shape]:
     found: dict[int, Shape] = {}
     for members in groups.values():
         segments, tokens, query = (max(sizes[n][axis] for n in members) for axis in range(3))
-        shape = Shape(segments, _align(tokens), _align(query))
+        shape = Shape(segments, aligned(tokens), aligned(query))
         found |= dict.fromkeys(members, shape)
     return [found[number] for number in range(len(sizes))]
 
 
 def _volume(shape: Shape) -> tuple[int, int]:
     return shape.segments * shape.tokens, shape.query
-
-
-def _align(size: int) -> int:
-    return -(-size // ALIGN) * ALIGN
 
 
 def _chat(tokenizer: Any, query: str) -> str:

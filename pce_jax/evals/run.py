@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from pce_jax import programs
 from pce_jax.errors import EvalError
-from pce_jax.evals import programs
 from pce_jax.evals.batches import Answered, read_batch
 from pce_jax.evals.config import EvalConfig
 from pce_jax.evals.instance import Passage, Task
@@ -81,12 +81,14 @@ class Summary:
         rows: Rows that were added.
         programs: Programs that were compiled.
         compile_seconds: Time that took.
+        padding: Share of the contexts' token slots that held no token.
         skipped: Cells that were left out, since they do not fit the model's positions.
     """
 
     rows: int
     programs: int
     compile_seconds: float
+    padding: float = 0.0
     skipped: int = 0
 
 
@@ -174,6 +176,7 @@ def evaluate(
         rows=run.added,
         programs=programs.count() - before,
         compile_seconds=compiling.seconds,
+        padding=1 - run.tokens / run.slots if run.slots else 0.0,
         skipped=skipped,
     )
 
@@ -257,6 +260,7 @@ class _Run:
         self.results, self.compiling = results, compiling
         self.on_cell, self.on_progress = on_cell, on_progress
         self.added, self.total = 0, sum(one.missing for one in pending)
+        self.tokens = self.slots = 0  # of contexts, without and with padding
         there = sum(one.wanted for one in pending) - self.total
         if there:
             LOG.info("%d rows are there already; %d are left.", there, self.total)
@@ -350,6 +354,8 @@ class _Run:
             task.max_new_tokens,
             self.compiling,
         )
+        self.tokens += sum(len(segment) for one in segments for segment in one)
+        self.slots += rows * shape.segments * shape.tokens
         for method, answered in zip(wanted, found, strict=True):
             for name in wanted[method]:
                 done = pending.done[name, job.degree]

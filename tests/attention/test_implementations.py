@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +11,42 @@ import pytest
 from attention.cases import DIM, HEADS, LENGTHS, QUERIES, SEGMENTS, Arrays, arrays, groups, plain
 
 import pce_jax as pce
-from pce_jax.attention import Attended, Implementation, Keys, attend, attention, chunked, one_group
+from pce_jax.attention import (
+    Attended,
+    Keys,
+    attend,
+    attention,
+    chunked,
+    one_group,
+    pallas_gpu,
+    pallas_tpu,
+)
 from pce_jax.attention import by_token as tokens
 
-IMPLEMENTATIONS = get_args(Implementation)
-each_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+IMPLEMENTATIONS: dict[str, Callable[..., Attended]] = {
+    "einsum": functools.partial(attend, implementation="einsum"),
+    "chunked": functools.partial(attend, implementation="chunked"),
+    "pallas_tpu": functools.partial(pallas_tpu.attend, interpret=True),
+    "pallas_gpu": functools.partial(pallas_gpu.attend, interpret=True),
+}
+each_implementation = pytest.mark.parametrize(
+    "implementation", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS
+)
 
 
 @pytest.fixture(params=[1, 4, 100], ids=lambda rows: f"{rows} query tokens a chunk")
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(keys.size for keys in groups(arrays()))
     monkeypatch.setattr(chunked, "CHUNK_BYTES", 4 * size * HEADS * request.param)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks of rows and of keys, of which the last are cut short."""
+    for name, value in {"ROWS": 4, "LANES": 4, "AREA": 8}.items():
+        monkeypatch.setattr(pallas_tpu, name, value)
+    for name, value in {"LEAST": 2, "BYTES": 8}.items():
+        monkeypatch.setattr(pallas_gpu, name, value)
 
 
 def named(found: Attended) -> Arrays:
@@ -32,6 +57,10 @@ def named(found: Attended) -> Arrays:
 
 def graded(f: Callable[[Arrays], Arrays], x: Arrays) -> tuple[Arrays, Arrays]:
     """Results, and the slopes of a random sum of them."""
+    return grader(f)(x)
+
+
+def grader(f: Callable[[Arrays], Arrays]) -> Callable[[Arrays], tuple[Arrays, Arrays]]:
     draw = np.random.default_rng(1)
     weights = {
         "out": draw.normal(size=(HEADS, QUERIES, DIM)),
@@ -43,8 +72,8 @@ def graded(f: Callable[[Arrays], Arrays], x: Arrays) -> tuple[Arrays, Arrays]:
         parts = (jnp.sum(found[name] * w) for name, w in weights.items() if name in found)
         return sum(parts, start=jnp.zeros(())), {n: found[n] for n in weights if n in found}
 
-    slopes, results = jax.jit(jax.grad(loss, has_aux=True))(x)
-    return results, slopes
+    both = jax.jit(jax.grad(loss, has_aux=True))
+    return lambda x: both(x)[::-1]
 
 
 def assert_same(mine: tuple[Arrays, Arrays], theirs: tuple[Arrays, Arrays]) -> None:
@@ -54,15 +83,30 @@ def assert_same(mine: tuple[Arrays, Arrays], theirs: tuple[Arrays, Arrays]) -> N
         np.testing.assert_allclose(slope, theirs[1][name], atol=3e-5, err_msg=name)
 
 
+def jitted(
+    implementation: Callable[..., Attended],
+    keys: Callable[[Arrays], list[Keys]] = groups,
+    **options: Any,
+) -> Callable[[Arrays], Attended]:
+    return jax.jit(lambda x: implementation(x["q"], keys(x), **options))
+
+
+def entropies(implementation: Callable[..., Attended], x: Arrays) -> Arrays:
+    return named(implementation(x["q"], groups(x), entropy=True))
+
+
 @pytest.mark.usefixtures("chunks")
+def test_chunks_change_nothing():
+    x = arrays(2.0)
+    ours = functools.partial(entropies, IMPLEMENTATIONS["chunked"])
+    assert_same(graded(ours, x), graded(plain, x))
+
+
+@pytest.mark.usefixtures("small_blocks")
 @each_implementation
 def test_values_entropy_and_slopes_are_those_of_the_plain_formula(implementation):
     x = arrays(2.0)
-
-    def ours(x: Arrays) -> Arrays:
-        return named(attend(x["q"], groups(x), entropy=True, implementation=implementation))
-
-    mine = graded(ours, x)
+    mine = graded(functools.partial(entropies, implementation), x)
     assert_same(mine, graded(plain, x))
     hidden = np.arange(5) >= LENGTHS[:, None]
     assert np.all(np.asarray(mine[1]["segments"])[:, :, hidden] == 0)  # nobody sees an empty slot
@@ -71,30 +115,27 @@ def test_values_entropy_and_slopes_are_those_of_the_plain_formula(implementation
 @each_implementation
 def test_without_entropy_the_rest_is_the_same(implementation):
     x = arrays()
-    with_it = attend(x["q"], groups(x), entropy=True, implementation=implementation)
-    without = attend(x["q"], groups(x), implementation=implementation)
+    with_it = jitted(implementation, entropy=True)(x)
+    without = jitted(implementation, entropy=False)(x)
     assert without.entropy is None
     np.testing.assert_allclose(without.out, with_it.out, atol=1e-6)
     np.testing.assert_allclose(without.lse, with_it.lse, atol=1e-6)
 
 
 @each_implementation
-@pytest.mark.parametrize("scale", [1e-3, 30.0, 1e4])
-def test_slopes_are_finite_however_sharp_the_attention(implementation, scale):
-    def ours(x: Arrays) -> Arrays:
-        return named(attend(x["q"], groups(x), entropy=True, implementation=implementation))
-
-    results, slopes = graded(ours, arrays(scale))
-    assert all(np.isfinite(x).all() for x in [*results.values(), *slopes.values()])
+def test_slopes_are_finite_however_sharp_the_attention(implementation):
+    both = grader(functools.partial(entropies, implementation))
+    for scale in (1e-3, 30.0, 1e4):
+        for part in both(arrays(scale)):
+            assert all(np.isfinite(x).all() for x in part.values()), scale
 
 
 @each_implementation
 def test_an_empty_sink_changes_nothing(implementation):
     x = arrays()
-    run = functools.partial(attend, entropy=True, implementation=implementation)
-    without = run(x["q"], groups(x)[1:])
     empty = one_group(pce.KV(x["sink"][0, :, :0], x["sink"][1, :, :0]))
-    with_it = run(x["q"], [empty, *groups(x)[1:]])
+    without = jitted(implementation, lambda x: groups(x)[1:], entropy=True)(x)
+    with_it = jitted(implementation, lambda x: [empty, *groups(x)[1:]], entropy=True)(x)
     for a, b in zip(jax.tree.leaves(with_it), jax.tree.leaves(without), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -103,10 +144,13 @@ def test_an_empty_sink_changes_nothing(implementation):
 def test_the_queries_own_keys_are_causal_in_bands(implementation, monkeypatch):
     monkeypatch.setattr(chunked, "BAND", 2)
     x = arrays()
-    own = pce.KV(*x["tail"][:, :, :QUERIES])
-    run = functools.partial(attend, x["q"], entropy=True, implementation=implementation)
-    triangular = run([groups(x)[0], one_group(own, start=0)])
-    causal = run([groups(x)[0], one_group(own, start=jnp.asarray(0))])
+
+    def own(start: Any) -> Callable[[Arrays], list[Keys]]:
+        tail = pce.KV(*x["tail"][:, :, :QUERIES])
+        return lambda x: [groups(x)[0], one_group(tail, start)]
+
+    triangular = jitted(implementation, own(0), entropy=True)(x)
+    causal = jitted(implementation, own(jnp.asarray(0)), entropy=True)(x)
     for a, b in zip(jax.tree.leaves(triangular), jax.tree.leaves(causal), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -115,10 +159,10 @@ def test_the_queries_own_keys_are_causal_in_bands(implementation, monkeypatch):
 def test_it_runs_side_by_side_over_keys_that_are_shared(implementation):
     x = arrays()
     q = jnp.stack([x["q"], 2 * x["q"]])
-    run = functools.partial(attend, entropy=True, implementation=implementation)
-    both = jax.vmap(lambda q: run(q, groups(x), lanes=2))(q)
+    run = jitted(implementation, lambda _: groups(x), entropy=True, lanes=2)
+    both = jax.jit(jax.vmap(run))({"q": q})
     for number in range(2):
-        alone = run(q[number], groups(x))
+        alone = run({"q": q[number]})
         for a, b in zip(jax.tree.leaves(both), jax.tree.leaves(alone), strict=True):
             np.testing.assert_allclose(a[number], b, atol=1e-6)
 

@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import itertools
 import os
 import subprocess
@@ -133,3 +134,15 @@ def test_as_a_module_into_a_pipe_that_closes():
     process.stderr.close()
     assert process.wait(timeout=60) == 1
     assert err == b""
+
+
+def test_a_process_ends_at_once_but_does_what_was_left_for_its_end(run, monkeypatch):
+    done = []
+    monkeypatch.setattr(app.Doctor, "run", lambda self: 1)
+    monkeypatch.setattr("atexit._run_exitfuncs", lambda: done.append("end"))
+    monkeypatch.setattr(os, "_exit", done.append)
+    monkeypatch.setattr(sys, "argv", ["pce-jax", "doctor"])
+    collecting = gc.get_threshold(), gc.get_freeze_count()
+    app.main()
+    assert done == ["end", 1]
+    assert (gc.get_threshold(), gc.get_freeze_count()) == collecting

@@ -200,8 +200,9 @@ def test_query_and_score_refuse_what_does_not_fit(cache: pce.ContextCache):
     long = np.zeros(495, np.int32)
     with pytest.raises(LayoutError, match=window):
         pce.query(model(), cache, long)
+    pce.score(model(), cache, long)  # the last token is only predicted, and needs no position
     with pytest.raises(LayoutError, match=window):
-        pce.score(model(), cache, long)
+        pce.score(model(), cache, np.zeros(496, np.int32))
     with pytest.raises(LayoutError, match="length 4 is above the number of tokens given, 3"):
         pce.query(model(), cache, long[:3], length=4)
     for read in (pce.query, pce.score):

@@ -35,6 +35,12 @@ def test_buckets_are_powers_of_two_and_three_quarters_of_them():
     assert [pce.bucket(n, smallest=1) for n in range(1, 10)] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
 
 
+def test_padding_waste_is_the_share_of_slots_without_a_token():
+    context = pce.from_segments([[1] * 12] * 5)  # 6 segments of 16
+    assert pce.padding_waste(context) == pytest.approx(1 - 60 / 96)
+    assert pce.padding_waste(pce.stack([[[1] * 3, [1]], [[1] * 4]])) == pytest.approx(1 - 8 / 16)
+
+
 @quick
 @given(st.integers(1, 2**20))
 def test_a_bucket_holds_its_size_and_is_its_own_bucket(size: int):

@@ -16,9 +16,9 @@ import pytest
 from evals.stub import StubTask, config_of, write_config
 
 import pce_jax as pce
+from pce_jax import programs
 from pce_jax.cli import main
 from pce_jax.errors import EvalError
-from pce_jax.evals import programs
 from pce_jax.evals.prepare import prepare, shapes
 from pce_jax.evals.run import evaluate, plan
 from pce_jax.evals.store import read_results

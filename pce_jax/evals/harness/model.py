@@ -16,8 +16,8 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
+from pce_jax import programs
 from pce_jax.errors import EvalError
-from pce_jax.evals import programs
 from pce_jax.evals.harness.arguments import arguments, unescape
 from pce_jax.evals.harness.reading import Cut, Reading, item_ends
 from pce_jax.evals.harness.run import answer_readings, score_readings

@@ -170,7 +170,7 @@ def test_rolling_blocks_are_read_over_what_stands_before_them(folder):
 
 
 def test_results_do_not_depend_on_the_batch_and_programs_not_on_the_number(folder):
-    from pce_jax.evals import programs
+    from pce_jax import programs
 
     pairs = [(f"{n} {PROMPT}", f" {n}{n}"[: 2 + n % 2]) for n in range(7)]
     alone = PceLM(pretrained=str(folder), degree=2, batch_size=1)

@@ -1,0 +1,1 @@
+"""What `pce-jax bench` measures: speed and memory, against full attention and Hugging Face."""
