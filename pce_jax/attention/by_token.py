@@ -164,7 +164,7 @@ def by_rows(
 
 def _values(p: Array, keys: Keys) -> Float[Array, "heads head_dim"]:
     v = keys.kv.v
-    grouped = p.reshape(v.shape[0], -1, *p.shape[1:]).astype(v.dtype)
+    grouped = p.reshape(v.shape[0], p.shape[0] // v.shape[0], *p.shape[1:]).astype(v.dtype)
     mixed = jnp.einsum("kgps,kpsd->kgd", grouped, v, preferred_element_type=jnp.float32)
     return mixed.reshape(p.shape[0], v.shape[-1])
 

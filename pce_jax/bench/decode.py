@@ -26,8 +26,12 @@ QUERY = 16  # tokens in front of what is generated
 
 def cost(setting: Setting) -> float:
     """What the part costs, in FLOPs; reading memory counts too."""
-    cases = [_cost(setting, rows) for rows in setting.sizes.rows]
-    return sum(cases) * len(METHODS) * (1 + setting.repeats)
+    cases = [_cost(setting, rows) * (1 + _repeats(setting, rows)) for rows in setting.sizes.rows]
+    return sum(cases) * len(METHODS)
+
+
+def _repeats(setting: Setting, rows: int) -> int:
+    return setting.fewer_repeats if rows > 1 else setting.repeats
 
 
 def _cost(setting: Setting, rows: int) -> float:
@@ -55,7 +59,7 @@ def _one(setting: Setting, rows: int) -> Found:
     }
     timed = {
         name: Timed(each.sample.scaled(1 / sizes.steps), each.compile_seconds)
-        for name, each in setting.time(cases).items()
+        for name, each in setting.time(cases, _repeats(setting, rows)).items()
     }
     size = f"{sizes.decode}, {rows} row{'s' * (rows > 1)}"
     kept = {"HT": min(KEPT / sizes.decode.degree, 1.0)}

@@ -1,9 +1,11 @@
 """The benchmark's picture: every bar against its limit, and tokens a second."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from pce_jax import plots
 
@@ -56,13 +58,21 @@ def _rates(axes: Axes, rows: Sequence[Row]) -> None:
     """Medians, from the slowest to the fastest repeat."""
     places = range(len(rows))
     medians = [row.tokens_per_second for row in rows]
-    axes.barh(places, medians, color="#56B4E9", height=0.7)
     low = [m - row.tokens / row.sample.high for m, row in zip(medians, rows, strict=True)]
     high = [row.tokens / row.sample.low - m for m, row in zip(medians, rows, strict=True)]
-    axes.errorbar(medians, places, xerr=[low, high], fmt="none", ecolor="0.2", elinewidth=1)
+    axes.errorbar(medians, places, xerr=[low, high], fmt="o", color="#0072B2", ecolor="0.4")
     names = [f"{row.part} {row.size}: {row.name}" for row in rows]
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_yticks(places, names, fontsize=8)
     axes.set_xscale("log")
+    axes.set_xlim(_decade(min(medians), math.floor), _decade(max(medians), math.ceil))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.invert_yaxis()
-    axes.set_xlabel("tokens per second")
+    axes.set_xlabel("tokens per second (median, slowest to fastest)")
+
+
+def _decade(value: float, towards: Callable[[float], int]) -> float:
+    """The power of ten next to a value, a little farther so that no point stands on the edge."""
+    power = towards(math.log10(value))
+    return 10.0**power * (0.8 if towards is math.floor else 1.25)

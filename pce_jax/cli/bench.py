@@ -25,8 +25,9 @@ REPEATS, QUICK_REPEATS = 5, 3
 class Bench:
     """Measure time and memory of encoding, queries and generation.
 
-    Compares them with full attention, here and in Hugging Face's transformers if
-    torch is installed. Writes bench.json, bench.md and bench.png.
+    Against full attention: here, and Hugging Face's if torch is installed.
+
+    Writes bench.json, bench.md and bench.png.
 
     Takes a quarter of an hour on two CPU cores, and 3 minutes with --quick.
 

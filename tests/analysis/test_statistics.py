@@ -87,9 +87,9 @@ def check_query(case: Case, method: pce.Method) -> None:
 
 
 def check_identities(found: Statistics, out: pce.QueryOutput, count: int) -> None:
-    assert out.stats is not None
-    np.testing.assert_allclose(found.entropy.total, out.stats.entropy.total, atol=1e-6)
-    np.testing.assert_allclose(found.entropy.between, out.stats.entropy.between, atol=1e-6)
+    assert out.stats is not None  # by another formula, so equal up to rounding
+    np.testing.assert_allclose(found.entropy.total, out.stats.entropy.total, atol=5e-6)
+    np.testing.assert_allclose(found.entropy.between, out.stats.entropy.between, atol=5e-6)
     parts = found.entropy.between + found.entropy.within
     np.testing.assert_allclose(found.entropy.total, parts, atol=1e-6)
     total = found.sink_mass + found.segment_mass.sum(-1) + found.tail_mass

@@ -47,24 +47,42 @@ def llama(queries: int) -> tuple[Any, ...]:
     return jax.eval_shape(everything)
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # jax 0.12
-@each_platform
-@pytest.mark.parametrize("queries", [512, 1], ids=["prefill", "decode"])
-def test_it_lowers_with_its_slopes(platform, queries):
+def with_slopes(attend: Any) -> Any:
     def loss(q: Any, kv: list[pce.KV], lengths: Any, start: Any) -> jax.Array:
         keys = [Keys(kv[0]), Keys(kv[1], lengths), Keys(kv[2], start=start)]
         found = attend(q, keys, entropy=True)
         parts = (jnp.sum(x.astype(jnp.float32)) for x in jax.tree.leaves(found))
         return sum(parts, start=jnp.zeros(()))
 
-    both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # jax 0.12
+@each_platform
+@pytest.mark.parametrize("queries", [512, 1], ids=["prefill", "decode"])
+def test_it_lowers_with_its_slopes(platform, queries):
     with planned_for(platform):
-        lowered = both.trace(*llama(queries)).lower(lowering_platforms=(platform,))
+        lowered = with_slopes(attend).trace(*llama(queries)).lower(lowering_platforms=(platform,))
     calls = kernel_calls(lowered)
     assert len(calls) == 3 * 3  # of each group: forward, slopes of queries, slopes of keys
     if platform == "cuda":
         for call in calls:
             verify_triton(call)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu_backend
+@pytest.mark.parametrize("queries", [512, 1], ids=["prefill", "decode"])
+def test_it_compiles_for_a_tpu(queries, monkeypatch):
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    from jax.experimental import topologies
+
+    chips = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+    here = jax.sharding.SingleDeviceSharding(chips.devices[0])
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), llama(queries)
+    )
+    assert with_slopes(pallas_tpu.attend).trace(*shapes).lower().compile().as_text()
 
 
 def kernel_calls(lowered: Any) -> list[Any]:

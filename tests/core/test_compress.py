@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from core.cases import make, model
+from tiny_models import tiny_config
 
 import pce_jax as pce
 from pce_jax.cache import widened
+from pce_jax.encode import _encode
 from pce_jax.errors import LayoutError
+from pce_jax.models import init
 
 CASE = make(5, [16, 9, 3, 12])
 STORES = {"bfloat16": (2, 2**-8), "int8": (4, 1 / 254)}
@@ -81,13 +84,11 @@ def test_segments_in_turns_are_segments_all_at_once(cache, at_once):
 
 
 def test_turns_take_less_memory():
+    wide = init(tiny_config(intermediate_size=1024), jax.random.key(0))
     long = pce.from_segments([[1] * 256] * 16)
-    arguments = (model(), long, pce.Method())
 
     def temporaries(at_once: int) -> int:
-        from pce_jax.encode import _encode
-
-        compiled = _encode.lower(*arguments, at_once).compile()
+        compiled = _encode.lower(wide, long, pce.Method(), at_once).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporaries(2) < temporaries(16) / 3
