@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pce_jax as pce
-from pce_jax import attention
+from pce_jax.attention import chunked as op
 from pce_jax.encode import _encode
 from pce_jax.models import forward
 from pce_jax.query import _query
@@ -244,7 +244,7 @@ def test_the_size_of_chunks_never_matters(name: str, monkeypatch: pytest.MonkeyP
     case, method = make(6, [7, 2, 16, 5], query=7), METHODS[name]
     whole = run(case, method)
     keys, rows = 2 + 4 * TOKENS + SLOTS, 3
-    monkeypatch.setattr(attention, "CHUNK_BYTES", 4 * keys * TINY.num_heads * rows)
+    monkeypatch.setattr(op, "CHUNK_BYTES", 4 * keys * TINY.num_heads * rows)
 
     @jax.jit  # anew, and around the plain functions: the size is read while tracing
     def chunked(context: pce.SegmentedContext, tokens: jax.Array) -> pce.QueryOutput:
