@@ -8,7 +8,7 @@ dropped.
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, get_args
 
 import jax
@@ -84,21 +84,22 @@ class Select:
         lse: Float[Array, "*rows"],
         lengths: Int[Array, " segments"],
     ) -> Float[Array, "*rows segments"]:
-        """Score of each segment: the sum of its largest probabilities.
+        """Score of each segment: the sum of its largest probabilities. It has no slope.
 
         Args:
             logits: Of the segments' keys; hugely negative where a key is hidden.
             lse: Log of the sum of the exponentials of all logits, those of other groups too.
             lengths: Tokens in each segment.
         """
-        lse = lse[..., None]
+        logits, lse = jax.lax.stop_gradient((logits, lse[..., None]))
         if self.score_top == 0:
             mass = jnp.sum(jnp.exp(logits - lse[..., None]), axis=-1)
             return mass / jnp.maximum(lengths, 1)
         if self.score_top > _BY_MAXIMA:
             top = jax.lax.top_k(logits, min(self.score_top, logits.shape[-1]))[0]
             return jnp.sum(jnp.exp(top - lse[..., None]), axis=-1)
-        return _top_exponentials(logits, lse, self.score_top)
+        shape = logits.shape[:-1]
+        return _top_exponentials(self.score_top)(logits, jnp.broadcast_to(lse, shape))
 
     def choose(
         self,
@@ -163,7 +164,27 @@ _BY_MAXIMA = 8
 """So many largest elements are found by maxima one after another, more of them by sorting."""
 
 
-def _top_exponentials(logits: Array, lse: Array, top: int) -> Array:
+@functools.cache
+def _top_exponentials(top: int) -> Callable[[Array, Array], Array]:
+    """The function that sums the `top` largest exponentials of the last axis.
+
+    Under `vmap` it is the same function of larger arrays, so that its question whether there are
+    equal logits stays one question.
+    """
+    whole = jax.custom_batching.custom_vmap(functools.partial(_sum_of_top, top=top))
+
+    @whole.def_vmap
+    def rule(size: int, batched: Sequence[bool], logits: Array, lse: Array) -> tuple[Array, bool]:
+        both = [
+            x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+            for x, is_batched in zip((logits, lse), batched, strict=True)
+        ]
+        return whole(*both), True
+
+    return whole
+
+
+def _sum_of_top(logits: Array, lse: Array, *, top: int) -> Array:
     """Sum of exp(logit - lse) over the `top` largest of the last axis, without sorting them.
 
     Logits that are equal count as often as they occur, which is looked at only where there are any.
