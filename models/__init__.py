@@ -6,6 +6,7 @@ Imported as `pce_jax.models`. Knows nothing of parallel context encoding.
 from .config import LlamaConfig, RopeConfig
 from .errors import ConfigError, ModelError, WeightsError
 from .gguf_io import load_gguf
+from .int8 import to_int8
 from .llama import Llama, decode_stack, embed, forward, init, unembed
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
@@ -24,5 +25,6 @@ __all__ = [
     "load_folder",
     "load_gguf",
     "save_folder",
+    "to_int8",
     "unembed",
 ]

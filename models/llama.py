@@ -32,7 +32,8 @@ for this layer.
 class Block(nnx.Module):
     """One decoder block, or all of them stacked (then every parameter has a leading layer axis).
 
-    A parameter that the config does not ask for (a bias, the query/key norms) is `None`.
+    A parameter that the config does not ask for (a bias, the query/key norms) is `None`, and so are
+    the scales of projections unless these are int8 (`to_int8`).
     """
 
     attention_norm: nnx.Param
@@ -53,6 +54,13 @@ class Block(nnx.Module):
     gate_bias: nnx.Param | None
     up_bias: nnx.Param | None
     down_bias: nnx.Param | None
+    q_scale: nnx.Param | None
+    k_scale: nnx.Param | None
+    v_scale: nnx.Param | None
+    o_scale: nnx.Param | None
+    gate_scale: nnx.Param | None
+    up_scale: nnx.Param | None
+    down_scale: nnx.Param | None
 
     def __init__(self, parameters: Mapping[str, Any]):
         """Wrap arrays by name; names that are absent become `None`."""
@@ -79,11 +87,15 @@ class Llama(nnx.Module):
         )
         self.norm = nnx.Param(parameters["norm"])
         self.head = None if config.tie_embeddings else nnx.Param(parameters["head"])
+        scales = (parameters.get(f"{name}_scale") for name in ("embed", "head"))
+        self.embed_scale, self.head_scale = (
+            None if scale is None else nnx.Param(scale) for scale in scales
+        )
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Dtype of the weights, which is also that of the activations."""
-        return self.embed[...].dtype
+        """Dtype of the activations, and of the weights unless these are int8."""
+        return self.norm[...].dtype
 
 
 def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
@@ -133,14 +145,21 @@ def init(config: LlamaConfig, key: Key[Array, ""], dtype: Any = jnp.float32) -> 
 
 def embed(model: Llama, tokens: Int[Array, "*batch tokens"]) -> Float[Array, "*batch tokens d"]:
     """Look tokens up in the embedding."""
-    return model.embed[...][tokens]
+    rows = model.embed[...][tokens]
+    if model.embed_scale is None:
+        return rows
+    return rows.astype(model.dtype) * model.embed_scale[...][tokens][..., None]
 
 
 def unembed(model: Llama, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch vocab"]:
     """Final norm and output head; float32 logits."""
-    head = model.embed if model.head is None else model.head
+    head, scale = (
+        (model.embed, model.embed_scale) if model.head is None else (model.head, model.head_scale)
+    )
     normed = _rms_norm(hidden, model.norm, model.config.norm_eps)
-    return jnp.einsum("...d,vd->...v", normed, head[...], preferred_element_type=jnp.float32)
+    weight = head[...].astype(normed.dtype)
+    logits = jnp.einsum("...d,vd->...v", normed, weight, preferred_element_type=jnp.float32)
+    return logits if scale is None else logits * scale[...].astype(jnp.float32)
 
 
 def decode_stack(
@@ -194,24 +213,28 @@ def _block(
 ) -> tuple[Array, Any]:
     """One block: attention and MLP, each behind a norm and added to the residual stream."""
     x = _rms_norm(hidden, block.attention_norm, config.norm_eps)
-    q = _heads(_linear(x, block.q_proj, block.q_bias), config.num_heads)
-    k = _heads(_linear(x, block.k_proj, block.k_bias), config.num_kv_heads)
-    v = _heads(_linear(x, block.v_proj, block.v_bias), config.num_kv_heads)
+    q = _heads(_linear(x, block.q_proj, block.q_bias, block.q_scale), config.num_heads)
+    k = _heads(_linear(x, block.k_proj, block.k_bias, block.k_scale), config.num_kv_heads)
+    v = _heads(_linear(x, block.v_proj, block.v_bias, block.v_scale), config.num_kv_heads)
     if block.q_norm is not None and block.k_norm is not None:
         q, k = (
             _rms_norm(q, block.q_norm, config.norm_eps),
             _rms_norm(k, block.k_norm, config.norm_eps),
         )
     mixed, kept = attend(q, k, v, rotary, state)
-    hidden = hidden + _linear(mixed.reshape(*x.shape[:-1], -1), block.o_proj, block.o_bias)
+    mixed = mixed.reshape(*x.shape[:-1], -1)
+    hidden = hidden + _linear(mixed, block.o_proj, block.o_bias, block.o_scale)
     x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)
-    gate = _ACTIVATIONS[config.activation](_linear(x, block.gate_proj, block.gate_bias))
-    up = _linear(x, block.up_proj, block.up_bias)
-    return hidden + _linear(gate * up, block.down_proj, block.down_bias), kept
+    gate = _linear(x, block.gate_proj, block.gate_bias, block.gate_scale)
+    up = _linear(x, block.up_proj, block.up_bias, block.up_scale)
+    inner = _ACTIVATIONS[config.activation](gate) * up
+    return hidden + _linear(inner, block.down_proj, block.down_bias, block.down_scale), kept
 
 
-def _linear(x: Array, weight: nnx.Param, bias: nnx.Param | None) -> Array:
-    y = jnp.einsum("...i,oi->...o", x, weight[...])
+def _linear(x: Array, weight: nnx.Param, bias: nnx.Param | None, scale: nnx.Param | None) -> Array:
+    y = jnp.einsum("...i,oi->...o", x, weight[...].astype(x.dtype))
+    if scale is not None:
+        y = y * scale[...]
     return y if bias is None else y + bias[...]
 
 
