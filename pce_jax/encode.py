@@ -67,7 +67,7 @@ def encoder(method: Method) -> Method:
 
 @functools.partial(jax.jit, static_argnames=("method", "at_once"))
 def _encode(
-    model: Llama, context: SegmentedContext, method: Method, at_once: int | None
+    model: Llama, context: SegmentedContext, method: Method, at_once: int | None = None
 ) -> ContextCache:
     return read_context(model, context, method, at_once=at_once)[0]
 

@@ -120,6 +120,8 @@ def _band(
     each = 4 * q.shape[0] * q.shape[1] * sum(keys.size for keys in groups) * lanes
     size = -(-(end - start) // max(1, -(-(end - start) * each // chunk_bytes())))
     chunks = -(-(end - start) // size)
+    if chunks > 1:
+        groups = [keys.turn() for keys in groups]
 
     def cut(x: Array | None) -> Array | None:
         """The band in chunks along a new first axis; the last one is filled up with zeros."""

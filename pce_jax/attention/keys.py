@@ -13,6 +13,7 @@ all keys is ever made.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +36,14 @@ class Keys:
         start: Makes the group causal: query token t sees the slots up to `start + t`. `None` where
             every query token sees all. The number 0 itself says that the group is the queries' own:
             what they do not see is then not even computed.
+        turned: The keys once more as `[kv_heads, head_dim, segments, tokens]`, which CPUs multiply
+            faster where it is done often.
     """
 
     kv: KV
     lengths: Int[Array, " segments"] | None = None
     start: Int[Array, ""] | int | None = None
+    turned: Float[Array, "kv_heads head_dim segments tokens"] | None = None
 
     @property
     def size(self) -> int:
@@ -62,6 +66,10 @@ class Keys:
     def widened(self, dtype: jnp.dtype) -> "Keys":
         """The same keys and values, not compressed."""
         return dataclasses.replace(self, kv=widened(self.kv, dtype))
+
+    def turn(self) -> "Keys":
+        """With the keys turned too."""
+        return dataclasses.replace(self, turned=jnp.moveaxis(self.kv.k, -1, 1))
 
     def visible(self, rows: Int[Array, " queries"]) -> Bool[Array, "queries segments tokens"]:
         """Which keys each query token sees (the first axis may be 1).
@@ -96,7 +104,7 @@ def logits(
         keys: The keys.
         rows: Numbers of the query tokens.
     """
-    x = _products(q, keys.kv.k) * q.shape[-1] ** -0.5
+    x = _products(q, keys) * q.shape[-1] ** -0.5
     if keys.lengths is None and keys.start is None:
         return x
     return jnp.where(keys.visible(rows), x, HIDDEN)
@@ -107,10 +115,11 @@ FEW = 8
 
 
 def _products(
-    q: Float[Array, "kv_heads shared queries head_dim"],
-    k: Float[Array, "kv_heads segments tokens head_dim"],
+    q: Float[Array, "kv_heads shared queries head_dim"], keys: Keys
 ) -> Float[Array, "kv_heads shared queries segments tokens"]:
+    dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    if keys.turned is not None:
+        return dot("kgtd,kdps->kgtps", q, keys.turned)
     if q.shape[1] * q.shape[2] > FEW:
-        return jnp.einsum("kgtd,kpsd->kgtps", q, k, preferred_element_type=jnp.float32)
-    x = jnp.einsum("kpsd,kgtd->kpsgt", k, q, preferred_element_type=jnp.float32)
-    return jnp.moveaxis(x, (1, 2), (3, 4))
+        return dot("kgtd,kpsd->kgtps", q, keys.kv.k)
+    return jnp.moveaxis(dot("kpsd,kgtd->kpsgt", keys.kv.k, q), (1, 2), (3, 4))

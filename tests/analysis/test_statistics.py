@@ -16,6 +16,7 @@ from oracle import Dense
 import pce_jax as pce
 from pce_jax.analysis import Statistics, analyze_query, analyze_segments
 from pce_jax.analysis.statistics import _analyze_query, _analyze_segments
+from pce_jax.attention import chunked as op
 
 EACH = pce.Method(select=pce.Select(top_k=2, aggregate=frozenset()))
 LAYERS = pce.Method(select=pce.Select(top_k=1, aggregate=frozenset({"layer", "head"})))

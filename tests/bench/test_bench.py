@@ -72,6 +72,7 @@ def test_everything(run, tiny, tmp_path):
 
 
 @pytest.mark.parity
+@pytest.mark.slow
 def test_against_hugging_face(run, tiny, tmp_path):
     ran = run("bench", "--model", tiny, *FAST, "--parts", "huggingface", "--out", tmp_path / "out")
     assert ran.status == 0, ran.err

@@ -47,6 +47,7 @@ def test_transformers_reads_what_we_save_as_the_same_model(name: str, oracle: An
     np.testing.assert_array_equal(oracle.logits(saved, *args), oracle.logits(theirs, *args))
 
 
+@pytest.mark.slow
 def test_smollm2_logits_equal_those_of_torch(oracle: Any, smollm2_path: Path):
     from transformers import AutoTokenizer
 
