@@ -128,7 +128,9 @@ def _in_turns(
     turns = -(-count // at_once)
     at_once = -(-count // turns)  # equal turns: as little padding as can be
     padding = ((0, turns * at_once - count), (0, 0))
-    parts = (jnp.pad(x, padding).reshape(turns, at_once, -1) for x in (segments, positions))
+    tokens, places = (
+        jnp.pad(x, padding).reshape(turns, at_once, -1) for x in (segments, positions)
+    )
     shape = jax.eval_shape(side_by_side, segments[:1], positions[:1])[0]
     whole = jax.tree.map(
         lambda x: jnp.zeros((*x.shape[:2], turns * at_once, *x.shape[3:]), x.dtype), shape
@@ -143,7 +145,7 @@ def _in_turns(
             encoded,
         ), kept
 
-    whole, kept = jax.lax.scan(turn, whole, (jnp.arange(turns), *parts))
+    whole, kept = jax.lax.scan(turn, whole, (jnp.arange(turns), tokens, places))
     kept = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], kept)
     return jax.tree.map(lambda x: x[:, :, :count], whole), kept
 

@@ -1,5 +1,7 @@
 """Caches that take less memory: how much less, and how little that changes."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,7 +90,7 @@ def test_turns_take_less_memory():
     long = pce.from_segments([[1] * 256] * 16)
 
     def temporaries(at_once: int) -> int:
-        compiled = _encode.lower(wide, long, pce.Method(), at_once).compile()
+        compiled: Any = _encode.lower(wide, long, pce.Method(), at_once).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporaries(2) < temporaries(16) / 3
