@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from . import chunked
+from .chunked import safe_log
 from .keys import Keys, logits
 from .result import Entropy
 from .selected import LEAST, Selection, survey
@@ -45,7 +46,7 @@ class Weights:
         """Of each head."""
         pairs = zip(self.p, self.logs, strict=True)
         total = -_sum([_sum_p_log_p(part, log) for part, log in pairs])
-        between = -_sum([jnp.sum(m * _safe_log(m), axis=-1) for m in self.masses])
+        between = -_sum([jnp.sum(m * safe_log(m), axis=-1) for m in self.masses])
         return Entropy(total, between)
 
 
@@ -68,7 +69,7 @@ def weigh(
         total = _sum(kept)[:, None]
         factors = [f / jnp.maximum(total, LEAST) for f in factors]
         p = [part * f[..., None] for part, f in zip(p, factors, strict=True)]
-        logs = [part + _safe_log(f)[..., None] for part, f in zip(logs, factors, strict=True)]
+        logs = [part + safe_log(f)[..., None] for part, f in zip(logs, factors, strict=True)]
         masses = [m * f for m, f in zip(masses, factors, strict=True)]
     return Weights(p, logs, masses)
 
@@ -176,8 +177,3 @@ def _sum(terms: list[Array]) -> Array:
 def _sum_p_log_p(p: Array, log: Array) -> Float[Array, " heads"]:
     """Over segments and keys; the log of an unseen key is huge and must not reach a slope."""
     return jnp.sum(jnp.where(p > 0, p * log, 0.0), axis=(-2, -1))
-
-
-def _safe_log(x: Array) -> Array:
-    """log, but 0 at 0: there it is multiplied by zero, and its slope must not become NaN."""
-    return jnp.log(jnp.where(x > 0, x, 1.0))

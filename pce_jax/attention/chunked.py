@@ -195,7 +195,7 @@ def entropy_of(
 def between(masses: Sequence[Array], whole: Array) -> Array:
     """Entropy of the masses of all segments."""
     shares = (m / whole[..., None] for m in masses)
-    return -add(jnp.sum(p * _log(p), axis=-1) for p in shares)
+    return -add(jnp.sum(p * safe_log(p), axis=-1) for p in shares)
 
 
 def add(terms: Any) -> Array:
@@ -203,6 +203,6 @@ def add(terms: Any) -> Array:
     return functools.reduce(jnp.add, terms)
 
 
-def _log(x: Array) -> Array:
+def safe_log(x: Array) -> Array:
     """log, but 0 at 0: there it is multiplied by zero, and its slope must not become NaN."""
     return jnp.log(jnp.where(x > 0, x, 1.0))

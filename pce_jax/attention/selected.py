@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from pce_jax.selection import Select
 
-from .chunked import Rows, add, between, by_chunks, exponentials, mixed_values
+from .chunked import Rows, add, between, by_chunks, exponentials, mixed_values, safe_log
 from .keys import Keys
 from .result import Attended, Entropy
 
@@ -120,7 +120,7 @@ def _renormalised(found: Attended, lse: Float[Array, "heads queries"]) -> Attend
     out = (found.out * share[..., None]).astype(found.out.dtype)
     if found.entropy is None:
         return Attended(out, found.lse, None)
-    lost = jnp.log(share)
+    lost = safe_log(share)  # nothing may be left at all
     return Attended(out, found.lse, jax.tree.map(lambda h: share * (h - lost), found.entropy))
 
 
@@ -170,7 +170,7 @@ def _entropy(
     """Entropy of the weights e / bound, whose logits have the log of a factor added."""
     top = top[..., None, None]
     moment = add(jnp.sum(e * (x - top), axis=(-2, -1)) for x, e in zip(xs, es, strict=True))
-    moment += jnp.sum(masses[-2] * jnp.log(jnp.where(factors > 0, factors, 1.0)), axis=-1)
+    moment += jnp.sum(masses[-2] * safe_log(factors), axis=-1)
     whole = add(jnp.sum(m, axis=-1) for m in masses)
     total = (whole * jnp.log(bound) - moment) / bound
     return Entropy(total, between(masses, bound))

@@ -209,6 +209,25 @@ def test_selection_reweighs_the_plain_probabilities(aggregate, changes):
     assert_same(mine, (results, slopes))
 
 
+def test_selection_that_keeps_nothing_leaves_zeros_and_no_nan():
+    """All attention goes to a segment that is not chosen: what is kept underflows."""
+    select = pce.Select(top_k=1)
+    valid = jnp.arange(QUERIES) < 1  # the first query token alone decides
+    x = arrays()
+    x["segments"] = x["segments"].at[0, :, 0, 0].set(100.0)  # one key, huge
+    x["q"] = x["q"].at[:, 0].set(-10.0).at[:, 1:].set(10.0)
+    selection = pce.attention.Selection(select, valid)
+
+    def loss(x: Arrays) -> tuple[jax.Array, Any]:
+        found = attention(x["q"].swapaxes(0, 1), groups(x), selection, entropy=True)
+        return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(found)), start=jnp.zeros(())), found
+
+    slopes, (out, entropy) = jax.jit(jax.grad(loss, has_aux=True))(x)
+    assert np.all(np.asarray(out)[1:] == 0)
+    assert entropy is not None and np.all(np.asarray(entropy.total)[:, 1:] == 0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((slopes, out, entropy)))
+
+
 @pytest.mark.parametrize("aggregate", AGGREGATES, ids=lambda dims: "+".join(dims) or "each")
 def test_token_by_token_attention_agrees(aggregate):
     select = pce.Select(top_k=2, score_top=2, aggregate=frozenset(aggregate))
