@@ -7,7 +7,7 @@ from .config import LlamaConfig, RopeConfig
 from .errors import ConfigError, ModelError, WeightsError
 from .gguf_io import load_gguf
 from .int8 import to_int8
-from .llama import Llama, decode_stack, embed, forward, init, unembed
+from .llama import Llama, decode_stack, embed, forward, init, keep_of_stack, unembed
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
 
@@ -22,6 +22,7 @@ __all__ = [
     "embed",
     "forward",
     "init",
+    "keep_of_stack",
     "load_folder",
     "load_gguf",
     "save_folder",

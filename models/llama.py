@@ -184,6 +184,48 @@ def decode_stack(
     return jax.lax.scan(step, hidden, (model.blocks, rotary_table(model.config), state))
 
 
+def keep_of_stack(
+    model: Llama,
+    hidden: Float[Array, "*batch tokens d"],
+    attend: Attend,
+    keep: Callable[[Array, Array, Array, Rotary, Any], Any],
+    state: Any = None,
+) -> Any:
+    """What `attend` keeps at every layer, where nothing is to come out of the stack.
+
+    So the last block ends there: for keys and values, it needs neither attention nor MLP.
+
+    Args:
+        model: The decoder.
+        hidden: Embedded tokens.
+        attend: What attention does at each layer but the last.
+        keep: What it would keep there: called as it is, gives the second half of its result.
+        state: As in `decode_stack`.
+
+    Returns:
+        What was kept, stacked along a leading layer axis.
+    """
+    last = jnp.arange(model.config.num_layers) == model.config.num_layers - 1
+
+    def step(hidden: Array, layer: tuple[Array, Block, Rotary, Any]) -> tuple[Array, Any]:
+        last, block, rotary, state = layer
+
+        def stop(hidden: Array) -> tuple[Array, Any]:
+            q, k, v = _projected(model.config, hidden, block)
+            return hidden, keep(q, k, v, rotary, state)
+
+        def go_on(hidden: Array) -> tuple[Array, Any]:
+            return _block(model.config, hidden, attend, block, rotary, state)
+
+        return jax.lax.cond(last, stop, go_on, hidden)
+
+    layers = (last, model.blocks, rotary_table(model.config), state)
+    # For the backward pass a cond keeps a copy of the weights that go into it; this, what it makes.
+    save = jax.checkpoint_policies.everything_saveable
+    step = jax.checkpoint(step, policy=save, prevent_cse=False)
+    return jax.lax.scan(step, hidden, layers)[1]
+
+
 def forward(
     model: Llama,
     tokens: Int[Array, "*batch tokens"],
@@ -212,6 +254,18 @@ def _block(
     config: LlamaConfig, hidden: Array, attend: Attend, block: Block, rotary: Rotary, state: Any
 ) -> tuple[Array, Any]:
     """One block: attention and MLP, each behind a norm and added to the residual stream."""
+    mixed, kept = attend(*_projected(config, hidden, block), rotary, state)
+    mixed = mixed.reshape(*hidden.shape[:-1], -1)
+    hidden = hidden + _linear(mixed, block.o_proj, block.o_bias, block.o_scale)
+    x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)
+    gate = _linear(x, block.gate_proj, block.gate_bias, block.gate_scale)
+    up = _linear(x, block.up_proj, block.up_bias, block.up_scale)
+    inner = _ACTIVATIONS[config.activation](gate) * up
+    return hidden + _linear(inner, block.down_proj, block.down_bias, block.down_scale), kept
+
+
+def _projected(config: LlamaConfig, hidden: Array, block: Block) -> tuple[Array, Array, Array]:
+    """Un-rotated queries, keys and values of one block."""
     x = _rms_norm(hidden, block.attention_norm, config.norm_eps)
     q = _heads(_linear(x, block.q_proj, block.q_bias, block.q_scale), config.num_heads)
     k = _heads(_linear(x, block.k_proj, block.k_bias, block.k_scale), config.num_kv_heads)
@@ -221,14 +275,7 @@ def _block(
             _rms_norm(q, block.q_norm, config.norm_eps),
             _rms_norm(k, block.k_norm, config.norm_eps),
         )
-    mixed, kept = attend(q, k, v, rotary, state)
-    mixed = mixed.reshape(*x.shape[:-1], -1)
-    hidden = hidden + _linear(mixed, block.o_proj, block.o_bias, block.o_scale)
-    x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)
-    gate = _linear(x, block.gate_proj, block.gate_bias, block.gate_scale)
-    up = _linear(x, block.up_proj, block.up_bias, block.up_scale)
-    inner = _ACTIVATIONS[config.activation](gate) * up
-    return hidden + _linear(inner, block.down_proj, block.down_bias, block.down_scale), kept
+    return q, k, v
 
 
 def _linear(x: Array, weight: nnx.Param, bias: nnx.Param | None, scale: nnx.Param | None) -> Array:

@@ -74,7 +74,8 @@ def compress(cache: ContextCache, store: Store) -> ContextCache:
     """A cache whose segments take half (`bfloat16`) or a good quarter (`int8`) of float32's room.
 
     With int8, each key and each value of a token is scaled by its own largest number. The sink,
-    which every query looks at, stays as it is. Works under `jit`, which can drop the original.
+    which every query looks at, stays as it is. `encode(..., store=...)` does the same layer by
+    layer, so that no larger cache is ever there.
 
     Args:
         cache: From `encode` or `encode_many`.
@@ -88,18 +89,37 @@ def compress(cache: ContextCache, store: Store) -> ContextCache:
         >>> small.segments.k.dtype
         dtype('int8')
     """
-    if store not in get_args(Store):
+    check_store(store)
+    if cache.segments.k_scale is not None:
+        raise LayoutError("the cache is int8 already. Compress the one that encode gave.")
+    return dataclasses.replace(cache, segments=compressed(cache.segments, store))
+
+
+def check_store(store: Store | None) -> None:
+    """Refuse a way to store that there is not.
+
+    Raises:
+        LayoutError: There is no such way.
+    """
+    if store is not None and store not in get_args(Store):
         raise LayoutError(
             f"cannot store a cache as {store!r}. Known: {', '.join(get_args(Store))}."
         )
-    segments = cache.segments
-    if segments.k_scale is not None:
-        raise LayoutError("the cache is int8 already. Compress the one that encode gave.")
+
+
+def compressed(kv: KV, store: Store | None) -> KV:
+    """Keys and values as a cache stores them.
+
+    Args:
+        kv: Not compressed.
+        store: As in `compress`; `None` for what they are.
+    """
+    if store is None:
+        return kv
     if store == "bfloat16":
-        k, v = (x.astype(jnp.bfloat16) for x in (segments.k, segments.v))
-        return dataclasses.replace(cache, segments=KV(k, v))
-    (k, k_scale), (v, v_scale) = _to_int8(segments.k), _to_int8(segments.v)
-    return dataclasses.replace(cache, segments=KV(k, v, k_scale, v_scale))
+        return KV(kv.k.astype(jnp.bfloat16), kv.v.astype(jnp.bfloat16))
+    (k, k_scale), (v, v_scale) = _to_int8(kv.k), _to_int8(kv.v)
+    return KV(k, v, k_scale, v_scale)
 
 
 def widened(kv: KV, dtype: jnp.dtype) -> KV:

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .attention import Attention, one_group, plain
-from .cache import KV, ContextCache, empty_kv
+from .cache import KV, ContextCache, Store, check_store, compressed, empty_kv
 from .errors import LayoutError, MethodError
 from .layout import SegmentedContext, check_tokens, join
 from .method import Method
-from .models import Llama, decode_stack, embed
+from .models import Llama, embed, keep_of_stack
 from .models.config import LlamaConfig
 from .models.rope import Rotary, rotate
 
@@ -26,6 +26,7 @@ def encode(
     method: Method = Method(),
     *,
     at_once: int | None = None,
+    store: Store | None = None,
 ) -> ContextCache:
     r"""Encode a context segment by segment into a cache that any number of queries can share.
 
@@ -38,12 +39,15 @@ def encode(
         method: Its positions apply here (and `full` reads the segments as one).
         at_once: Segments side by side at a time, which bounds the memory that encoding takes beside
             the cache; all of them by default. It changes no result.
+        store: What to keep keys and values of the segments as, see `compress`; by default as the
+            model computes them.
 
     Returns:
         Rotated keys and values of sink and segments.
 
     Raises:
-        LayoutError: The context reaches past the model's positions, or has tokens it lacks.
+        LayoutError: The context reaches past the model's positions, or has tokens it lacks, or
+            there is no such way to store.
         MethodError: The method wants a sink and the context was packed without one, it is no
             `Method`, or `at_once` is below 1.
 
@@ -55,9 +59,8 @@ def encode(
         (30, 3, 2, 16, 64)
     """
     check_context(model.config, context, method)
-    if at_once is not None and at_once < 1:
-        raise MethodError(f"at_once must be at least 1 (segments side by side), got {at_once}.")
-    return _encode(model, context, encoder(method), at_once)
+    check_memory(at_once, store)
+    return _encode(model, context, encoder(method), at_once, store)
 
 
 def encoder(method: Method) -> Method:
@@ -65,11 +68,27 @@ def encoder(method: Method) -> Method:
     return dataclasses.replace(method, sink="", select=None)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "at_once"))
+def check_memory(at_once: int | None, store: Store | None) -> None:
+    """Refuse settings of memory that have no meaning.
+
+    Raises:
+        LayoutError: There is no such way to store a cache.
+        MethodError: `at_once` is below 1.
+    """
+    check_store(store)
+    if at_once is not None and at_once < 1:
+        raise MethodError(f"at_once must be at least 1 (segments side by side), got {at_once}.")
+
+
+@functools.partial(jax.jit, static_argnames=("method", "at_once", "store"))
 def _encode(
-    model: Llama, context: SegmentedContext, method: Method, at_once: int | None = None
+    model: Llama,
+    context: SegmentedContext,
+    method: Method,
+    at_once: int | None = None,
+    store: Store | None = None,
 ) -> ContextCache:
-    return read_context(model, context, method, at_once=at_once)[0]
+    return read_context(model, context, method, at_once=at_once, store=store)[0]
 
 
 def read_context(
@@ -79,6 +98,7 @@ def read_context(
     attention: Attention = plain,
     lanes: int = 1,
     at_once: int | None = None,
+    store: Store | None = None,
 ) -> tuple[ContextCache, Any, Any]:
     """Encode sink and segments: what `encode` and the analysis share.
 
@@ -91,6 +111,7 @@ def read_context(
         attention: What a layer's attention does and keeps.
         lanes: How many contexts run side by side under an outer `vmap`; only bounds memory.
         at_once: Segments side by side at a time; all by default.
+        store: What to keep keys and values of the segments as.
 
     Returns:
         The cache, and what `attention` kept: of the sink `[layers, ...]` (`None` without one), and
@@ -108,7 +129,9 @@ def read_context(
         jnp.asarray(context.lengths), tokens, sink_tokens
     )
     at_once = min(segments, at_once or segments)
-    one = functools.partial(read_segment, model, sink, attention=attention, lanes=at_once * lanes)
+    one = functools.partial(
+        read_segment, model, sink, attention=attention, lanes=at_once * lanes, store=store
+    )
     side_by_side = jax.vmap(one, out_axes=(2, 0))
     encoded, kept = _in_turns(side_by_side, at_once, jnp.asarray(context.segments), positions)
     cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start)
@@ -157,6 +180,7 @@ def read_segment(
     positions: Float[Array, " tokens"],
     attention: Attention = plain,
     lanes: int = 1,
+    store: Store | None = None,
 ) -> tuple[KV, Any]:
     """Encode one segment causally behind the sink.
 
@@ -169,6 +193,7 @@ def read_segment(
         positions: Position of each token.
         attention: What a layer's attention does and keeps.
         lanes: How many segments run side by side under an outer `vmap`; only bounds memory.
+        store: What to keep keys and values as; the segment itself attends to them as they are.
 
     Returns:
         Rotated keys and values `[layers, kv_heads, tokens, head_dim]`, and what `attention` kept,
@@ -179,9 +204,14 @@ def read_segment(
         own = heads_first(rotate(k, positions, rotary), v)
         groups = [one_group(prefix), one_group(own, start=0)]
         mixed, kept = attention(rotate(q, positions, rotary), groups, lanes=lanes)
-        return mixed, (own, kept)
+        return mixed, (compressed(own, store), kept)
 
-    return decode_stack(model, embed(model, tokens), attend, sink)[1]
+    def keep(q: Array, k: Array, v: Array, rotary: Rotary, prefix: KV) -> tuple[KV, Any]:
+        if attention is not plain:  # it may keep something of its own
+            return attend(q, k, v, rotary, prefix)[1]
+        return compressed(heads_first(rotate(k, positions, rotary), v), store), None
+
+    return keep_of_stack(model, embed(model, tokens), attend, keep, sink)
 
 
 def heads_first(k: Array, v: Array) -> KV:

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .cache import ContextCache, empty_tail
+from .cache import ContextCache, Store, empty_tail
 from .decode_loop import over_rows
-from .encode import check_context, encoder, read_context
+from .encode import check_context, check_memory, encoder, read_context
 from .errors import LayoutError
 from .layout import SegmentedContext
 from .method import Method
@@ -80,7 +80,12 @@ def stack(
 
 
 def encode_many(
-    model: Llama, contexts: SegmentedContext, method: Method = Method()
+    model: Llama,
+    contexts: SegmentedContext,
+    method: Method = Method(),
+    *,
+    at_once: int | None = None,
+    store: Store | None = None,
 ) -> ContextCache:
     """Encode stacked contexts side by side. For `generate` and `score_many`, a row a context.
 
@@ -88,14 +93,16 @@ def encode_many(
         model: The decoder.
         contexts: From `stack`.
         method: As in `encode`.
+        at_once: Segments of each context side by side at a time, as in `encode`.
+        store: What to keep keys and values of the segments as, as in `encode`.
 
     Returns:
         A cache whose `segments` have the context as their second axis, behind the layers, and whose
         `lengths` and `query_start` have it in front. The sink is shared.
 
     Raises:
-        LayoutError: A context reaches past the model's positions.
-        MethodError: The method wants a sink and there is none.
+        LayoutError: A context reaches past the model's positions, or there is no such way to store.
+        MethodError: The method wants a sink and there is none, or `at_once` is below 1.
 
     Example:
         >>> contexts = pce.stack([[[1, 2], [3]], [[4, 5, 6]]])
@@ -105,14 +112,21 @@ def encode_many(
     """
     for lengths in np.asarray(contexts.lengths):
         check_context(model.config, dataclasses.replace(contexts, lengths=lengths), method)
-    return _encode_many(model, contexts, encoder(method))
+    check_memory(at_once, store)
+    return _encode_many(model, contexts, encoder(method), at_once, store)
 
 
-@functools.partial(jax.jit, static_argnames="method")
-def _encode_many(model: Llama, contexts: SegmentedContext, method: Method) -> ContextCache:
+@functools.partial(jax.jit, static_argnames=("method", "at_once", "store"))
+def _encode_many(
+    model: Llama,
+    contexts: SegmentedContext,
+    method: Method,
+    at_once: int | None,
+    store: Store | None,
+) -> ContextCache:
     def one(segments: Array, lengths: Array) -> tuple:
         context = SegmentedContext(contexts.sink, segments, lengths)
-        cache = read_context(model, context, method, lanes=lanes)[0]
+        cache = read_context(model, context, method, lanes=lanes, at_once=at_once, store=store)[0]
         return cache.sink, cache.segments, cache.lengths, cache.query_start
 
     lanes = contexts.lengths.shape[0]

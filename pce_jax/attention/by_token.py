@@ -5,7 +5,6 @@ Slower than `pce_jax.attention.chunked`, with the same memory bound.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from . import chunked
-from .chunked import safe_log
+from .chunked import add, between, safe_log
 from .keys import Keys, logits
 from .result import Entropy
 from .selected import LEAST, Selection, survey
@@ -40,14 +39,13 @@ class Weights:
 
     def values(self, groups: Sequence[Keys]) -> Float[Array, "heads head_dim"]:
         """The groups' values, mixed."""
-        return _sum([_values(part, group) for part, group in zip(self.p, groups, strict=True)])
+        return add([_values(part, group) for part, group in zip(self.p, groups, strict=True)])
 
     def entropy(self) -> Entropy:
         """Of each head."""
         pairs = zip(self.p, self.logs, strict=True)
-        total = -_sum([_sum_p_log_p(part, log) for part, log in pairs])
-        between = -_sum([jnp.sum(m * safe_log(m), axis=-1) for m in self.masses])
-        return Entropy(total, between)
+        total = -add([_sum_p_log_p(part, log) for part, log in pairs])
+        return Entropy(total, between(self.masses))
 
 
 def weigh(
@@ -66,7 +64,7 @@ def weigh(
     if reweigh is not None:
         factors = reweigh(masses)
         kept = [jnp.sum(m * f, axis=-1) for m, f in zip(masses, factors, strict=True)]
-        total = _sum(kept)[:, None]
+        total = add(kept)[:, None]
         factors = [f / jnp.maximum(total, LEAST) for f in factors]
         p = [part * f[..., None] for part, f in zip(p, factors, strict=True)]
         logs = [part + safe_log(f)[..., None] for part, f in zip(logs, factors, strict=True)]
@@ -168,10 +166,6 @@ def _values(p: Array, keys: Keys) -> Float[Array, "heads head_dim"]:
     grouped = p.reshape(v.shape[0], p.shape[0] // v.shape[0], *p.shape[1:]).astype(v.dtype)
     mixed = jnp.einsum("kgps,kpsd->kgd", grouped, v, preferred_element_type=jnp.float32)
     return mixed.reshape(p.shape[0], v.shape[-1])
-
-
-def _sum(terms: list[Array]) -> Array:
-    return functools.reduce(jnp.add, terms)
 
 
 def _sum_p_log_p(p: Array, log: Array) -> Float[Array, " heads"]:

@@ -14,9 +14,18 @@ from jaxtyping import Array, Bool, Float
 
 from pce_jax.selection import Select
 
-from .chunked import Rows, add, between, by_chunks, exponentials, mixed_values, safe_log
+from .chunked import (
+    Rows,
+    add,
+    by_chunks,
+    entropy_of,
+    exponentials,
+    masses_of,
+    mixed_values,
+    safe_log,
+)
 from .keys import Keys
-from .result import Attended, Entropy
+from .result import Attended
 
 LEAST = 1e-5
 """What is kept is divided by its sum, or by this if that is less, as published."""
@@ -138,7 +147,7 @@ def _each(
 
     def chunk(q: Rows, groups: Sequence[Keys], rows: Array, choice: Array | None) -> Attended:
         xs, es, top = exponentials(q, groups, rows)
-        masses = [jnp.sum(e, axis=-1) for e in es]
+        masses = masses_of(es)
         whole = add(jnp.sum(m, axis=-1) for m in masses)
         if choice is None:
             scores = select.scores(xs[-2], top + jnp.log(whole), lengths)
@@ -152,25 +161,11 @@ def _each(
         out = (mixed_values(es, groups) / bound[..., None]).astype(q.dtype)
         found = None
         if entropy:
-            found = _entropy(xs, es, top, masses, bound, factors)
+            # The logit of a weight that has a factor is greater by its log.
+            lost = jnp.sum(masses[-2] * safe_log(factors), axis=-1) / bound
+            found = entropy_of(xs, es, top, masses, bound)
+            found = dataclasses.replace(found, total=found.total - lost)
         return Attended(out, top + jnp.log(kept * whole), found)
 
     extra = None if choice is None else choice.swapaxes(0, 1)
     return by_chunks(chunk, q, groups, extra, lanes)
-
-
-def _entropy(
-    xs: Sequence[Array],
-    es: Sequence[Array],
-    top: Array,
-    masses: Sequence[Array],
-    bound: Array,
-    factors: Array,
-) -> Entropy:
-    """Entropy of the weights e / bound, whose logits have the log of a factor added."""
-    top = top[..., None, None]
-    moment = add(jnp.sum(e * (x - top), axis=(-2, -1)) for x, e in zip(xs, es, strict=True))
-    moment += jnp.sum(masses[-2] * safe_log(factors), axis=-1)
-    whole = add(jnp.sum(m, axis=-1) for m in masses)
-    total = (whole * jnp.log(bound) - moment) / bound
-    return Entropy(total, between(masses, bound))

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from pce_jax import Method, Sampling, encode, encode_text, generate, pack, padding_waste
+from pce_jax.cache import Store
 from pce_jax.models import Llama
 
 from .stream import TextStream
@@ -61,6 +62,8 @@ def answer(
     method: Method,
     *,
     degree: int | None = None,
+    at_once: int | None = None,
+    store: Store | None = None,
     max_new_tokens: int = 64,
     sampling: Sampling | None = None,
     seed: int = 0,
@@ -77,6 +80,8 @@ def answer(
         query: The text to continue.
         method: How to encode and attend.
         degree: Number of segments; one a document by default.
+        at_once: Segments to encode side by side at a time; all by default.
+        store: What to keep the cache as.
         max_new_tokens: Tokens to generate at most.
         sampling: How to draw them; greedy by default.
         seed: Of the draws.
@@ -90,7 +95,7 @@ def answer(
     context = pack(tokenizer, documents, sink=method.sink, degree=degree)
     tokens = encode_text(tokenizer, query)
     start = time.perf_counter()
-    cache = jax.block_until_ready(encode(model, context, method))
+    cache = jax.block_until_ready(encode(model, context, method, at_once=at_once, store=store))
     encoded = time.perf_counter()
     stream, times = TextStream(tokenizer, stops), []
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from .console import console, error_console, progress
-from .flags import MaybeCount, MaybeDegrees, MaybeDtype, MaybeFile, MaybeNames, MaybeText
+from .flags import (
+    MaybeCount,
+    MaybeDegrees,
+    MaybeDtype,
+    MaybeFile,
+    MaybeNames,
+    MaybeStore,
+    MaybeText,
+    MaybeWeights,
+)
 
 if TYPE_CHECKING:
     from pce_jax.evals.config import EvalConfig
@@ -31,12 +40,15 @@ class Eval:
         config: TOML file; examples are in configs/eval.
         model: smollm2-135m (fetched once), a Hugging Face id, a model folder or a .gguf file.
         dtype: Of weights and activations.
+        weights: Keep weights as 8-bit integers, with a scale a row.
+        cache: Keep keys and values of the segments smaller.
         degrees: Numbers of segments, P.
         methods: Of full, naive, sink, sel, sink+sel and those of the config.
         tasks: Of the config's tasks, those to run.
         sink: Sink text (\n is a line break), or "paper" for each task's own prompt.
         limit: Instances per task at most.
         batch: Instances side by side: faster, takes memory, changes no result.
+        at_once: Segments of each that are encoded side by side: bounds memory, changes no result.
         seed: Of tasks that draw.
         chat: Wrap queries in the model's chat template.
         profile: Do not look closely at an instance of each task, as the report's pictures need.
@@ -46,12 +58,15 @@ class Eval:
     config: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG.toml")]
     model: MaybeText = None
     dtype: MaybeDtype = None
+    weights: MaybeWeights = None
+    cache: MaybeStore = None
     degrees: MaybeDegrees = None
     methods: MaybeNames = None
     tasks: MaybeNames = None
     sink: MaybeText = None
     limit: MaybeCount = None
     batch: MaybeCount = None
+    at_once: MaybeCount = None
     seed: MaybeCount = None
     chat: bool = False
     profile: bool = True
@@ -75,7 +90,8 @@ class Eval:
         return 0
 
     def _overrides(self) -> dict[str, object]:
-        names = ("model", "dtype", "degrees", "methods", "tasks", "limit", "batch", "seed", "out")
+        special = ("config", "sink", "chat", "profile")
+        names = (field.name for field in dataclasses.fields(self) if field.name not in special)
         found = {name: getattr(self, name) for name in names}
         found["sink"] = None if self.sink is None else self.sink.replace(r"\n", "\n")
         found |= {"chat": True} if self.chat else {}
@@ -89,7 +105,7 @@ class Eval:
         from .model import load_model
 
         start, out = time.monotonic(), console()
-        model, tokenizer = load_model(config.model, config.dtype)
+        model, tokenizer = load_model(config.model, config.dtype, config.weights)
         model_hash = hash_model(resolve(config.model))
         out.print(HEADER, style="bold")
         with progress("Evaluating") as report:

@@ -158,3 +158,11 @@ MaybeDtype = Annotated[
         help_behavior_hint="(default: float32 on CPU, else bfloat16)",
     ),
 ]
+MaybeStore = Annotated[
+    Literal["bfloat16", "int8"] | None,
+    tyro.conf.arg(metavar="{bfloat16,int8}", help_behavior_hint="(default: as computed)"),
+]
+MaybeWeights = Annotated[
+    Literal["int8"] | None,
+    tyro.conf.arg(metavar="{int8}", help_behavior_hint="(default: as --dtype)"),
+]

@@ -6,7 +6,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from .console import error_console
-from .flags import Files, MaybeCount, MaybeDtype, MaybeText, MethodName, Texts
+from .flags import (
+    Files,
+    MaybeCount,
+    MaybeDtype,
+    MaybeStore,
+    MaybeText,
+    MaybeWeights,
+    MethodName,
+    Texts,
+)
 
 if TYPE_CHECKING:
     from pce_jax.method import Method
@@ -38,6 +47,9 @@ class Generate:
         stop: Strings that end the answer (\n is a line break).
         ignore_end: Do not stop at the model's own end token.
         dtype: Of weights and activations.
+        weights: Keep weights as 8-bit integers, with a scale a row: a quarter of float32's memory.
+        cache: Keep keys and values of the documents smaller.
+        at_once: Segments to encode side by side at a time: bounds memory, changes no result.
         json: Print the answer and the summary as one JSON object, nothing else.
     """
 
@@ -58,6 +70,9 @@ class Generate:
     stop: Texts = ()
     ignore_end: bool = False
     dtype: MaybeDtype = None
+    weights: MaybeWeights = None
+    cache: MaybeStore = None
+    at_once: MaybeCount = None
     json: bool = False
 
     def run(self) -> int:
@@ -85,7 +100,9 @@ class Generate:
             )
         if self.max_new_tokens < 1:
             raise InputError(f"--max-new-tokens must be at least 1, got {self.max_new_tokens}.")
-        model, tokenizer = load_model(self.model, self.dtype)
+        if self.at_once is not None and self.at_once < 1:
+            raise InputError(f"--at-once must be at least 1, got {self.at_once}.")
+        model, tokenizer = load_model(self.model, self.dtype, self.weights)
         if self.chat:
             query = chat_text(tokenizer, self.question)
         streaming = sys.stdout.isatty() and not self.json
@@ -96,6 +113,8 @@ class Generate:
             query,
             method,
             degree=self.degree,
+            at_once=self.at_once,
+            store=self.cache,
             max_new_tokens=self.max_new_tokens,
             sampling=sampling,
             seed=self.seed,

@@ -1,6 +1,6 @@
 """Loading a model while saying so."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .console import progress
 
@@ -8,17 +8,24 @@ if TYPE_CHECKING:
     from pce_jax.models import Llama
 
 
-def load_model(name: str, dtype: str | None = None) -> "tuple[Llama, Any]":
+def load_model(
+    name: str, dtype: str | None = None, weights: Literal["int8"] | None = None
+) -> "tuple[Llama, Any]":
     """Load a model and its tokenizer behind a progress bar.
 
     Args:
         name: See `pce_jax.hub.resolve`.
         dtype: Of weights and activations; by default float32 on CPU and bfloat16 elsewhere.
+        weights: Keep the weights smaller than `dtype`, see `pce_jax.models.to_int8`.
 
     Raises:
         PceError, ModelError: See `pce_jax.load`.
     """
     import pce_jax as pce
+    from pce_jax.models import to_int8
 
     with progress(f"Loading {name}") as report:
-        return pce.load(name, dtype=dtype, progress=lambda done, total: report(done, total, ""))
+        model, tokenizer = pce.load(
+            name, dtype=dtype, progress=lambda done, total: report(done, total, "")
+        )
+    return (model if weights is None else to_int8(model)), tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pce_jax.cache import ContextCache
+from pce_jax.cache import ContextCache, Store
 from pce_jax.evals.instance import Passage
 from pce_jax.evals.prepare import Prepared, Shape
 from pce_jax.generate import generate
@@ -53,6 +53,9 @@ def read_batch(
     methods: Sequence[Method],
     max_new_tokens: int,
     compiling: CompileTime,
+    *,
+    at_once: int | None = None,
+    store: Store | None = None,
 ) -> list[list[Answered]]:
     """Encode a batch once, and score or answer it by each method.
 
@@ -66,6 +69,8 @@ def read_batch(
         methods: Methods that encode alike.
         max_new_tokens: Length of an answer. It is not ended by the model's end token, as published.
         compiling: Adds up the time to leave out.
+        at_once: Segments of each instance to encode side by side; all by default.
+        store: What to keep the segments' keys and values as.
 
     Returns:
         For each method, what it made of each instance.
@@ -74,7 +79,9 @@ def read_batch(
     padded = [*segments, *(segments[-1] for _ in filler)]
     queries = [one.query for one in [*batch, *(batch[-1] for _ in filler)]]
     contexts = stack(padded, sink, segments=shape.segments, tokens=shape.tokens)
-    cache, encode_seconds = _timed(lambda: encode_many(model, contexts, methods[0]), compiling)
+    cache, encode_seconds = _timed(
+        lambda: encode_many(model, contexts, methods[0], at_once=at_once, store=store), compiling
+    )
     found = []
     for method in methods:
         if isinstance(batch[0].source, Passage):

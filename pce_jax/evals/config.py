@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pce_jax.cache import Store
 from pce_jax.errors import EvalError
 from pce_jax.evals.fields import checked, convert, hints_of, nearest
 from pce_jax.evals.instance import Task
@@ -23,12 +24,15 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 _KEYS: dict[str, Any] = {
     "model": str,
     "dtype": DTYPES | None,
+    "weights": Literal["int8"] | None,
+    "cache": Store | None,
     "degrees": tuple[int, ...],
     "methods": tuple[str, ...],
     "sink": str,
     "seed": int,
     "limit": int | None,
     "batch": int,
+    "at_once": int | None,
     "chat": bool,
     "profile": bool,
     "out": str,
@@ -87,11 +91,14 @@ class EvalConfig:
         path: The file it comes from.
         model: As in `pce_jax.load`.
         dtype: Of weights and activations; `None` for the default of `pce_jax.load`.
+        weights: What to keep the weights as; `None` for `dtype`.
+        cache: What to keep the segments' keys and values as; `None` for what is computed.
         degrees: Numbers of segments, ascending.
         methods: What to compare.
         seed: Of tasks that draw and have no seed of their own.
         limit: Instances of a task at most.
         batch: Instances side by side. Results do not depend on it.
+        at_once: Segments of each that are encoded side by side; `None` for all. Nor on this.
         chat: Wrap queries in the tokenizer's chat template; contexts stay plain.
         profile: Also look closely at one instance of each task, for the report's pictures.
         out: Folder of the results.
@@ -101,11 +108,14 @@ class EvalConfig:
     path: Path
     model: str
     dtype: str | None
+    weights: Literal["int8"] | None
+    cache: Store | None
     degrees: tuple[int, ...]
     methods: tuple[MethodSpec, ...]
     seed: int
     limit: int | None
     batch: int
+    at_once: int | None
     chat: bool
     profile: bool
     out: Path
@@ -130,9 +140,9 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> EvalC
     out = changes.pop("out", None)
     values = checked(_KEYS, values | changes, str(path))
     folder, seed, limit = path.absolute().parent, values.get("seed", 42), values.get("limit")
-    for key, value in (("batch", values.get("batch", 1)), ("limit", limit)):
-        if value is not None and value < 1:
-            raise EvalError(f"{path}: {key} must be at least 1, it is {value}.")
+    for key in ("batch", "limit", "at_once"):
+        if values.get(key) is not None and values[key] < 1:
+            raise EvalError(f"{path}: {key} must be at least 1, it is {values[key]}.")
     if "model" not in values:
         raise EvalError(
             f'{path}: no model is named. Write model = "smollm2-135m", or --model NAME.'
@@ -143,11 +153,14 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> EvalC
         path=path,
         model=_model(values["model"], Path.cwd() if "model" in changes else folder, path),
         dtype=values.get("dtype"),
+        weights=values.get("weights"),
+        cache=values.get("cache"),
         degrees=_degrees(values.get("degrees", DEGREES), path),
         methods=_methods(values, path),
         seed=seed,
         limit=limit,
         batch=values.get("batch", 1),
+        at_once=values.get("at_once"),
         chat=values.get("chat", False),
         profile=values.get("profile", True),
         out=Path(out) if out else Path("pce-eval") / path.stem,

@@ -17,6 +17,7 @@ from pce_jax.evals.methods import method_to_dict
 from pce_jax.evals.store import FORMAT
 from pce_jax.hub.source import Source
 from pce_jax.method import Method
+from pce_jax.models import Llama
 
 _PACKAGES = ("pce-jax", "jax", "jaxlib", "flax", "transformers", "numpy")
 
@@ -26,7 +27,7 @@ def describe(
     tasks: Mapping[str, Task],
     methods: Mapping[str, Mapping[str, Method]],
     model_hash: str,
-    dtype: str,
+    model: Llama,
 ) -> dict[str, Any]:
     """The manifest of a new results folder, as JSON values.
 
@@ -35,12 +36,18 @@ def describe(
         tasks: Its tasks by name.
         methods: By task and name, what each method means for it.
         model_hash: From `hash_model`.
-        dtype: Of the weights as loaded.
+        model: What is evaluated.
     """
     return {
         "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": {"name": config.model, "sha256": model_hash, "dtype": dtype},
+        "model": {
+            "name": config.model,
+            "sha256": model_hash,
+            "dtype": str(model.dtype),
+            "weights": str(model.blocks.q_proj[...].dtype),
+            "cache": config.cache,
+        },
         "seed": config.seed,
         "chat": config.chat,
         "degrees": list(config.degrees),

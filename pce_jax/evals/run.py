@@ -145,7 +145,7 @@ def evaluate(
         spec.name: {one.name: spec.method(one, tasks[spec.name]) for one in config.methods}
         for spec in config.tasks
     }
-    manifest = describe(config, tasks, methods, model_hash, str(model.dtype))
+    manifest = describe(config, tasks, methods, model_hash, model)
     before = programs.count()
     with open_results(config.out, manifest) as results, programs.CompileTime() as compiling:
         pending = [
@@ -353,6 +353,8 @@ class _Run:
             list(wanted),
             task.max_new_tokens,
             self.compiling,
+            at_once=self.config.at_once,
+            store=self.config.cache,
         )
         self.tokens += sum(len(segment) for one in segments for segment in one)
         self.slots += rows * shape.segments * shape.tokens

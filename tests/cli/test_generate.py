@@ -51,6 +51,8 @@ def test_flags_reach_the_model(run, tiny, docs):
     assert drawn["text"] != text("--temperature", 2, "--seed", 2)["text"]
     assert text("--degree", 2)["segment_tokens"] == [29, 20]
     assert text("--chat")["query_tokens"] == len("<user>Who?<assistant>")
+    small = text("--weights", "int8", "--cache", "int8", "--at-once", 1, "--method", "naive")
+    assert small["entropy"] == pytest.approx(text("--method", "naive")["entropy"], abs=0.02)
     stopped = text("--stop", greedy["text"][2:4])
     assert stopped["text"] == greedy["text"][:2]
     assert stopped["stopped_by"] == "text"
@@ -99,6 +101,7 @@ def test_bad_documents(run, docs, bad, name, says):
         (["--degree", 4], "between 1 and their number, 3"),
         (["--degree", 0], "between 1 and their number, 3"),
         (["--max-new-tokens", 0], "at least 1"),
+        (["--at-once", 0], "at least 1"),
         (["--max-new-tokens", 4000], "the model has 512"),
         (["--temperature", -1], "temperature"),
         (["--temperature", "nan"], "temperature"),

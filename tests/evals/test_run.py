@@ -100,9 +100,14 @@ def test_numbers_are_those_of_the_library(ran, loaded, name, degree):
 
 
 def test_batches_change_nothing(ran, loaded, tiny, tmp_path):
-    for batch in (1, 4):
+    for batch, at_once in ((1, None), (4, 1)):
         config = config_of(
-            tmp_path / str(batch), tiny, batch=batch, degrees=[2], methods=["sink+sel"]
+            tmp_path / str(batch),
+            tiny,
+            batch=batch,
+            at_once=at_once,
+            degrees=[2],
+            methods=["sink+sel"],
         )
         _, rows = done(loaded, config)
         for key, row in rows.items():

@@ -120,6 +120,8 @@ def test_a_stray_file_among_the_cells_is_named(tmp_path, name):
         ({"chat": True}, "chat: false there, true now"),
         ({"model": {"name": "n", "sha256": "1", "dtype": "float32"}}, 'model sha256: "0" there'),
         ({"model": {"name": "n", "sha256": "0", "dtype": "bfloat16"}}, "model dtype"),
+        ({"model": MANIFEST["model"] | {"weights": "int8"}}, "model weights"),
+        ({"model": MANIFEST["model"] | {"cache": "int8"}}, 'model cache: null there, "int8" now'),
         ({"tasks": {"a": MANIFEST["tasks"]["a"] | {"fields": {"count": 4}}}}, "task a: count: 3"),
         ({"tasks": {"a": MANIFEST["tasks"]["a"] | {"limit": 4}}}, "task a: limit: null there, 4"),
         (

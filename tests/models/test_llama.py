@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from parity.cases import BY_NAME, weights
 
-from pce_jax.models import Llama, LlamaConfig, decode_stack, embed, forward, init, unembed
+from pce_jax.models import (
+    Llama,
+    LlamaConfig,
+    decode_stack,
+    embed,
+    forward,
+    init,
+    keep_of_stack,
+    unembed,
+)
 from pce_jax.models.families import hf_tensor_names
 from pce_jax.models.llama import parameter_shapes
 from pce_jax.models.rope import Rotary, rotate
@@ -98,6 +107,29 @@ def test_scan_equals_a_loop_over_the_layers_and_keeps_in_layer_order():
     np.testing.assert_array_equal(kept["state"]["weight"], weight)
     assert kept["k"].shape == (3, 2, 11, 2, 8)
     assert kept["amplitude"].shape == (3,)
+
+
+def test_what_a_stack_keeps_is_the_same_without_the_end_of_the_last_block():
+    weight = jnp.array([1.0, -0.5, 2.0])
+
+    def keep(*layer: Any) -> Any:
+        return attend(*layer)[1] | {"amplitude": -jnp.ones(())}
+
+    def kept(model: Llama, short: bool) -> Any:
+        state, hidden = {"weight": weight}, embed(model, TOKENS)
+        if short:
+            return keep_of_stack(model, hidden, attend, keep, state)
+        return decode_stack(model, hidden, attend, state)[1]
+
+    short, whole = kept(model(), True), kept(model(), False)
+    np.testing.assert_allclose(short["k"], whole["k"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(short["amplitude"], [1, 1, -1])
+    of_keys = [
+        jax.grad(lambda model, short=short: jnp.sum(jnp.sin(kept(model, short)["k"])))(model())
+        for short in (True, False)
+    ]
+    for mine, other in zip(*map(jax.tree.leaves, of_keys), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
 def test_attend_gets_heads_before_rotation_and_one_layers_slices():
