@@ -12,7 +12,7 @@ import numpy as np
 
 from .config import LlamaConfig, RopeConfig
 from .errors import ConfigError
-from .rope import rotary_table
+from .rope import rotary
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")
 PERMUTED = ("llama", "smollm3")
@@ -198,9 +198,8 @@ def _with_factors(config: LlamaConfig, factors: np.ndarray) -> LlamaConfig:
     )
     scaled = dataclasses.replace(config, rope=rope)
     if config.rope.kind == "default" and factors.shape == (config.rotated_dim // 2,):
-        plain = rotary_table(dataclasses.replace(config, num_layers=1, unrotated_layers=()))
-        ours = rotary_table(dataclasses.replace(scaled, num_layers=1, unrotated_layers=()))
-        if np.allclose(plain.frequencies[0] / ours.frequencies[0], factors, rtol=1e-4, atol=0.0):
+        ratio = rotary(config).frequencies / rotary(scaled).frequencies
+        if np.allclose(ratio, factors, rtol=1e-4, atol=0.0):
             return scaled
     raise ConfigError(
         "rope_freqs.weight holds frequency factors other than those of Llama 3.1's scaling (window "

@@ -18,14 +18,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from .config import LlamaConfig
-from .rope import Rotary, rotary_table, rotate
+from .rope import rotary, rotate, rotated_layers, turns
 
-Attend = Callable[[Array, Array, Array, Rotary, Any], tuple[Array, Any]]
-"""`attend(q, k, v, rotary, state) -> (mixed, kept)`.
+Attend = Callable[[Array, Array, Array, Array, Any], tuple[Array, Any]]
+"""`attend(q, k, v, rotated, state) -> (mixed, kept)`.
 
-`q [*batch, tokens, heads, head_dim]`, `k` and `v [*batch, tokens, kv_heads, head_dim]`, one layer's
-`rotary` and `state`; returns values mixed per query head, shaped like `q`, and any pytree to keep
-for this layer.
+`q [*batch, tokens, heads, head_dim]`, `k` and `v [*batch, tokens, kv_heads, head_dim]`, whether the
+layer rotates queries and keys (`rope.rotate` asks), and its slice of `state`; returns values mixed
+per query head, shaped like `q`, and any pytree to keep for this layer.
 """
 
 
@@ -178,17 +178,18 @@ def decode_stack(
         stacked along a leading layer axis.
     """
 
-    def step(hidden: Array, layer: tuple[Block, Rotary, Any]) -> tuple[Array, Any]:
+    def step(hidden: Array, layer: tuple[Block, Array, Any]) -> tuple[Array, Any]:
         return _block(model.config, hidden, attend, *layer)
 
-    return jax.lax.scan(step, hidden, (model.blocks, rotary_table(model.config), state))
+    layers = (model.blocks, jnp.asarray(rotated_layers(model.config)), state)
+    return jax.lax.scan(step, hidden, layers)
 
 
 def keep_of_stack(
     model: Llama,
     hidden: Float[Array, "*batch tokens d"],
     attend: Attend,
-    keep: Callable[[Array, Array, Array, Rotary, Any], Any],
+    keep: Callable[[Array, Array, Array, Array, Any], Any],
     state: Any = None,
 ) -> Any:
     """What `attend` keeps at every layer, where nothing is to come out of the stack.
@@ -207,19 +208,19 @@ def keep_of_stack(
     """
     last = jnp.arange(model.config.num_layers) == model.config.num_layers - 1
 
-    def step(hidden: Array, layer: tuple[Array, Block, Rotary, Any]) -> tuple[Array, Any]:
-        last, block, rotary, state = layer
+    def step(hidden: Array, layer: tuple[Array, Block, Array, Any]) -> tuple[Array, Any]:
+        last, block, rotated, state = layer
 
         def stop(hidden: Array) -> tuple[Array, Any]:
             q, k, v = _projected(model.config, hidden, block)
-            return hidden, keep(q, k, v, rotary, state)
+            return hidden, keep(q, k, v, rotated, state)
 
         def go_on(hidden: Array) -> tuple[Array, Any]:
-            return _block(model.config, hidden, attend, block, rotary, state)
+            return _block(model.config, hidden, attend, block, rotated, state)
 
         return jax.lax.cond(last, stop, go_on, hidden)
 
-    layers = (last, model.blocks, rotary_table(model.config), state)
+    layers = (last, model.blocks, jnp.asarray(rotated_layers(model.config)), state)
     # For the backward pass a cond keeps a copy of the weights that go into it; this, what it makes.
     save = jax.checkpoint_policies.everything_saveable
     step = jax.checkpoint(step, policy=save, prevent_cse=False)
@@ -241,20 +242,20 @@ def forward(
     if positions is None:
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[-1], dtype=jnp.float32), tokens.shape)
 
-    def attend(q: Array, k: Array, v: Array, rotary: Rotary, state: None) -> tuple[Array, None]:
-        return _causal_attention(
-            rotate(q, positions, rotary), rotate(k, positions, rotary), v
-        ), None
+    angles = turns(rotary(model.config), positions)
+
+    def attend(q: Array, k: Array, v: Array, rotated: Array, state: None) -> tuple[Array, None]:
+        return _causal_attention(rotate(q, angles, rotated), rotate(k, angles, rotated), v), None
 
     hidden, _ = decode_stack(model, embed(model, tokens), attend)
     return unembed(model, hidden)
 
 
 def _block(
-    config: LlamaConfig, hidden: Array, attend: Attend, block: Block, rotary: Rotary, state: Any
+    config: LlamaConfig, hidden: Array, attend: Attend, block: Block, rotated: Array, state: Any
 ) -> tuple[Array, Any]:
     """One block: attention and MLP, each behind a norm and added to the residual stream."""
-    mixed, kept = attend(*_projected(config, hidden, block), rotary, state)
+    mixed, kept = attend(*_projected(config, hidden, block), rotated, state)
     mixed = mixed.reshape(*hidden.shape[:-1], -1)
     hidden = hidden + _linear(mixed, block.o_proj, block.o_bias, block.o_scale)
     x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)

@@ -1,8 +1,8 @@
 """Rotary position embedding: one builder of frequencies and one rotation for every path.
 
 Frequencies and angles are float32 whatever the dtype of the model, and positions may be fractional.
-A layer without rotation (SmolLM3's NoPE layers) has frequency zero and amplitude one, so no code
-ever branches on it.
+Cos and sin are computed once a pass, for all layers together: a CPU takes as long for one of them
+as for a hundred multiplications.
 """
 
 import dataclasses
@@ -11,54 +11,76 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .config import LlamaConfig, RopeConfig
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rotary:
-    """Angular speed of each rotated pair of dimensions; a table has a leading layer axis.
+    """How fast each rotated pair of dimensions turns.
 
     Attributes:
-        frequencies: Radians per position of each pair, `[..., rotated_dim / 2]`.
-        amplitude: Factor on cos and sin, `[...]` (1 but for YaRN).
+        frequencies: Radians per position, float32.
+        amplitude: Factor on cos and sin (1 but for YaRN).
     """
 
-    frequencies: Float[Array | np.ndarray, "*layers pairs"]
-    amplitude: Float[Array | np.ndarray, "*layers"]
+    frequencies: Float[np.ndarray, " pairs"]
+    amplitude: float
 
 
-def rotary_table(config: LlamaConfig) -> Rotary:
-    """Every layer's rotary embedding, a constant of the config: `[layers, pairs]`, `[layers]`."""
-    frequencies, amplitude = _frequencies(config.rope, config.rotated_dim)
-    table = np.tile(frequencies, (config.num_layers, 1))
-    amplitudes = np.full(config.num_layers, amplitude, np.float32)
-    unrotated = list(config.unrotated_layers)
-    table[unrotated], amplitudes[unrotated] = 0.0, 1.0
-    return Rotary(table, amplitudes)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """How far each pair is turned at each position.
+
+    Attributes:
+        cos: Of the angles, times the amplitude, float32.
+        sin: The same.
+    """
+
+    cos: Float[Array, "*batch tokens pairs"]
+    sin: Float[Array, "*batch tokens pairs"]
+
+
+def rotary(config: LlamaConfig) -> Rotary:
+    """The rotary embedding of a config's rotated layers."""
+    return Rotary(*_frequencies(config.rope, config.rotated_dim))
+
+
+def rotated_layers(config: LlamaConfig) -> Bool[np.ndarray, " layers"]:
+    """Which layers rotate their queries and keys: all but SmolLM3's NoPE layers."""
+    return ~np.isin(np.arange(config.num_layers), config.unrotated_layers)
+
+
+def turns(rotary: Rotary, positions: Float[Array, "*batch tokens"]) -> Turns:
+    """Cos and sin of positions, for all layers.
+
+    Args:
+        rotary: From `rotary`.
+        positions: Position of each token; may be fractional or negative.
+    """
+    angles = positions[..., None].astype(jnp.float32) * rotary.frequencies
+    amplitude = np.float32(rotary.amplitude)
+    return Turns(jnp.cos(angles) * amplitude, jnp.sin(angles) * amplitude)
 
 
 def rotate(
-    x: Float[Array, "*batch tokens heads head_dim"],
-    positions: Float[Array, "*batch tokens"],
-    rotary: Rotary,
+    x: Float[Array, "*batch tokens heads head_dim"], turns: Turns, rotated: Bool[Array, ""] | bool
 ) -> Float[Array, "*batch tokens heads head_dim"]:
     """Turn queries or keys to their positions (the half-split pairing of Hugging Face).
 
     Args:
         x: Un-rotated queries or keys, any float dtype.
-        positions: Position of each token; may be fractional or negative.
-        rotary: One layer's rotary embedding (no layer axis).
+        turns: From `turns`, of their positions.
+        rotated: Whether the layer rotates at all.
 
     Returns:
         The rotated array in the dtype of `x`; the arithmetic is float32.
     """
-    pairs = rotary.frequencies.shape[-1]
-    angles = positions[..., None].astype(jnp.float32) * rotary.frequencies
-    cos = (jnp.cos(angles) * rotary.amplitude)[..., None, :]
-    sin = (jnp.sin(angles) * rotary.amplitude)[..., None, :]
+    pairs = turns.cos.shape[-1]
+    cos = jnp.where(rotated, turns.cos, 1.0)[..., None, :]
+    sin = jnp.where(rotated, turns.sin, 0.0)[..., None, :]
     first, second, rest = jnp.split(x.astype(jnp.float32), (pairs, 2 * pairs), axis=-1)
     turned = (first * cos - second * sin, second * cos + first * sin, rest)
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)

@@ -17,7 +17,7 @@ from .layout import SegmentedContext, check_tokens, join
 from .method import Method
 from .models import Llama, embed, keep_of_stack
 from .models.config import LlamaConfig
-from .models.rope import Rotary, rotate
+from .models.rope import rotary, rotate, turns
 
 
 def encode(
@@ -199,17 +199,18 @@ def read_segment(
         Rotated keys and values `[layers, kv_heads, tokens, head_dim]`, and what `attention` kept,
         `[layers, tokens, ...]`.
     """
+    angles = turns(rotary(model.config), positions)
 
-    def attend(q: Array, k: Array, v: Array, rotary: Rotary, prefix: KV) -> tuple[Array, Any]:
-        own = heads_first(rotate(k, positions, rotary), v)
+    def attend(q: Array, k: Array, v: Array, rotated: Array, prefix: KV) -> tuple[Array, Any]:
+        own = heads_first(rotate(k, angles, rotated), v)
         groups = [one_group(prefix), one_group(own, start=0)]
-        mixed, kept = attention(rotate(q, positions, rotary), groups, lanes=lanes)
+        mixed, kept = attention(rotate(q, angles, rotated), groups, lanes=lanes)
         return mixed, (compressed(own, store), kept)
 
-    def keep(q: Array, k: Array, v: Array, rotary: Rotary, prefix: KV) -> tuple[KV, Any]:
+    def keep(q: Array, k: Array, v: Array, rotated: Array, prefix: KV) -> tuple[KV, Any]:
         if attention is not plain:  # it may keep something of its own
-            return attend(q, k, v, rotary, prefix)[1]
-        return compressed(heads_first(rotate(k, positions, rotary), v), store), None
+            return attend(q, k, v, rotated, prefix)[1]
+        return compressed(heads_first(rotate(k, angles, rotated), v), store), None
 
     return keep_of_stack(model, embed(model, tokens), attend, keep, sink)
 

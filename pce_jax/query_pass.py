@@ -16,7 +16,7 @@ from .cache import KV, ContextCache, Tail
 from .encode import heads_first
 from .method import Method
 from .models import Llama, decode_stack, embed
-from .models.rope import Rotary, rotate
+from .models.rope import Turns, rotary, rotate, turns
 from .selection import Select
 
 
@@ -118,10 +118,13 @@ def read_tokens(
         Hidden states before the final norm, the grown tail, and what `attention` kept, with a
         leading layer axis; at padding it means nothing.
     """
-    valid = jnp.arange(tokens.shape[0]) < length
+    index = jnp.arange(tokens.shape[0])
+    valid = index < length
     several = cache.lengths.shape[0] > 1 and not method.full
     select = method.select if several else None
-    attend = functools.partial(_attend, cache, tail, valid, method, select, attention, lanes)
+    positions = method.positions.whole(cache.query_start + tail.length + index)
+    angles = turns(rotary(model.config), positions)
+    attend = functools.partial(_attend, cache, tail, valid, angles, select, attention, lanes)
     hidden, choice = embed(model, tokens), None
     if select is not None and "layer" in select.aggregate:
         first = functools.partial(attend, survey_only=True)
@@ -137,14 +140,14 @@ def _attend(
     cache: ContextCache,
     tail: Tail,
     valid: Bool[Array, " tokens"],
-    method: Method,
+    angles: Turns,
     select: Select | None,
     attention: Attention,
     lanes: int,
     q: Array,
     k: Array,
     v: Array,
-    rotary: Rotary,
+    rotated: Array,
     state: tuple[KV, KV, KV, Array | None],
     survey_only: bool = False,
 ) -> tuple[Array, Any]:
@@ -155,9 +158,7 @@ def _attend(
         segment scores.
     """
     sink, segments, past, choice = state
-    index = jnp.arange(q.shape[0])
-    positions = method.positions.whole(cache.query_start + tail.length + index)
-    new = heads_first(rotate(k, positions, rotary), v)
+    new = heads_first(rotate(k, angles, rotated), v)
     grown = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, tail.length, 1), past, new
     )
@@ -166,7 +167,7 @@ def _attend(
         Keys(segments, cache.lengths),
         one_group(grown, start=tail.length),
     ]
-    q = rotate(q, positions, rotary)
+    q = rotate(q, angles, rotated)
     if survey_only:
         assert select is not None
         scores, _ = survey(q.swapaxes(0, 1), groups, select, lanes)

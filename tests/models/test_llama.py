@@ -22,7 +22,7 @@ from pce_jax.models import (
 )
 from pce_jax.models.families import hf_tensor_names
 from pce_jax.models.llama import parameter_shapes
-from pce_jax.models.rope import Rotary, rotate
+from pce_jax.models.rope import rotary, rotate, turns
 
 EVERYTHING = LlamaConfig(
     vocab_size=37,
@@ -84,12 +84,13 @@ def one_layer(stacked: Llama, index: int) -> Llama:
     return Llama(config, parameters)
 
 
-def attend(q: Any, k: Any, v: Any, rotary: Rotary, state: Any) -> tuple[Any, Any]:
+def attend(q: Any, k: Any, v: Any, rotated: Any, state: Any) -> tuple[Any, Any]:
     """Uniform mixing of the values, weighed by the layer's state; keeps what it was given."""
     positions = jnp.arange(q.shape[-3], dtype=jnp.float32)
     mean = jnp.mean(v, axis=(-3, -2), keepdims=True)
-    mixed = rotate(q, positions, rotary) * mean * state["weight"]
-    return mixed.astype(q.dtype), {"k": k, "state": state, "amplitude": rotary.amplitude}
+    angles = turns(rotary(model().config), positions)
+    mixed = rotate(q, angles, rotated) * mean * state["weight"]
+    return mixed.astype(q.dtype), {"k": k, "state": state, "rotated": rotated}
 
 
 # The stack
@@ -106,14 +107,14 @@ def test_scan_equals_a_loop_over_the_layers_and_keeps_in_layer_order():
     np.testing.assert_allclose(scanned, hidden, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(kept["state"]["weight"], weight)
     assert kept["k"].shape == (3, 2, 11, 2, 8)
-    assert kept["amplitude"].shape == (3,)
+    np.testing.assert_array_equal(kept["rotated"], [True, False, True])
 
 
 def test_what_a_stack_keeps_is_the_same_without_the_end_of_the_last_block():
     weight = jnp.array([1.0, -0.5, 2.0])
 
     def keep(*layer: Any) -> Any:
-        return attend(*layer)[1] | {"amplitude": -jnp.ones(())}
+        return attend(*layer)[1] | {"rotated": jnp.array(False)}
 
     def kept(model: Llama, short: bool) -> Any:
         state, hidden = {"weight": weight}, embed(model, TOKENS)
@@ -123,7 +124,7 @@ def test_what_a_stack_keeps_is_the_same_without_the_end_of_the_last_block():
 
     short, whole = kept(model(), True), kept(model(), False)
     np.testing.assert_allclose(short["k"], whole["k"], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(short["amplitude"], [1, 1, -1])
+    np.testing.assert_array_equal(short["rotated"], [True, False, False])  # the last is `keep`'s
     of_keys = [
         jax.grad(lambda model, short=short: jnp.sum(jnp.sin(kept(model, short)["k"])))(model())
         for short in (True, False)
@@ -135,9 +136,9 @@ def test_what_a_stack_keeps_is_the_same_without_the_end_of_the_last_block():
 def test_attend_gets_heads_before_rotation_and_one_layers_slices():
     shapes = {}
 
-    def look(q: Any, k: Any, v: Any, rotary: Rotary, state: Any) -> tuple[Any, None]:
+    def look(q: Any, k: Any, v: Any, rotated: Any, state: Any) -> tuple[Any, None]:
         shapes.update(q=q.shape, k=k.shape, v=v.shape, state=state.shape)
-        shapes.update(frequencies=rotary.frequencies.shape, amplitude=rotary.amplitude.shape)
+        shapes.update(rotated=rotated.shape)
         return q, None
 
     _, kept = decode_stack(model(), embed(model(), TOKENS), look, jnp.zeros((3, 5, 7)))
@@ -147,8 +148,7 @@ def test_attend_gets_heads_before_rotation_and_one_layers_slices():
         "k": (2, 11, 2, 8),
         "v": (2, 11, 2, 8),
         "state": (5, 7),
-        "frequencies": (4,),
-        "amplitude": (),
+        "rotated": (),
     }
 
 
