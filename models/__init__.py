@@ -10,8 +10,10 @@ from .int8 import to_int8
 from .llama import Llama, decode_stack, embed, forward, init, keep_of_stack, unembed
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
+from .shapes import SHAPES
 
 __all__ = [
+    "SHAPES",
     "ConfigError",
     "Llama",
     "LlamaConfig",

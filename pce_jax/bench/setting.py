@@ -100,7 +100,12 @@ def text(tokenizer: Any) -> list[int]:
     try:
         return pce.encode_text(tokenizer, "\n\n".join(python_topics().values()))
     except pce.PceError:
-        return np.random.default_rng(0).integers(0, len(tokenizer), 1 << 14).tolist()
+        return random_text(len(tokenizer))
+
+
+def random_text(vocab_size: int) -> list[int]:
+    """Seeded random tokens."""
+    return np.random.default_rng(0).integers(0, vocab_size, 1 << 14).tolist()
 
 
 def as_one_segment(cache: pce.ContextCache) -> pce.ContextCache:

@@ -99,6 +99,23 @@ FULL = Sizes(
 )
 """What the bars are set for."""
 
+ACCELERATOR = Sizes(
+    encode=(Cut(65536, 32),),
+    query=Cut(65536, 32),
+    query_tokens=256,
+    decode=Cut(65536, 32),
+    steps=32,
+    rows=(1, 8),
+    memory=Cut(65536, 32),
+    train=Cut(768, 8),
+    train_tokens=256,
+    documents=100,
+    huggingface=8192,
+    matrix=8192,
+    copied=2**30,
+)
+"""What takes a GPU or TPU some time."""
+
 QUICK = Sizes(
     encode=(Cut(2048, 8),),
     query=Cut(2048, 8),

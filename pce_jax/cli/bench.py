@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import console, error_console, progress
-from .flags import PART_NAMES, MaybeCount, MaybeDtype, Parts
+from .flags import PART_NAMES, MaybeCount, MaybeDtype, MaybeShapes, Parts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,8 @@ class Bench:
 
     Attributes:
         model: smollm2-135m (fetched once), a Hugging Face id, a model folder or a .gguf file.
+        shapes: In place of --model, random weights and tokens in the shapes of smollm2-135m,
+            llama-3.1-8b or llama-3.1-70b.
         dtype: Of weights and activations.
         repeats: How often each thing is timed (default: 5, or 3 with --quick).
         quick: Shorter contexts and fewer repeats.
@@ -42,6 +44,7 @@ class Bench:
     """
 
     model: str = "smollm2-135m"
+    shapes: MaybeShapes = None
     dtype: MaybeDtype = None
     repeats: MaybeCount = None
     quick: bool = False
@@ -80,14 +83,20 @@ class Bench:
         from pce_jax.bench.found import Found
         from pce_jax.bench.roofline import Roofline
         from pce_jax.bench.run import measure
+        from pce_jax.bench.setting import random_text, text
 
-        from .model import load_model
+        from .model import load_model, random_model
 
         start, out = time.monotonic(), console()
         self._say_what_is_left_out()
-        model, tokenizer = load_model(self.model, self.dtype)
-        setting = self._setting(model, tokenizer)
-        facts = machine.facts(setting, self.model, self._parts(), self.quick)
+        if self.shapes is None:
+            model, tokenizer = load_model(self.model, self.dtype)
+            setting = self._setting(model, text(tokenizer))
+        else:
+            model = random_model(self.shapes, self.dtype)
+            setting = self._setting(model, random_text(model.config.vocab_size))
+        name = self.model if self.shapes is None else f"{self.shapes} (random weights)"
+        facts = machine.facts(setting, name, self._parts(), self.quick)
         found, roofline = Found(), None
         with progress("Measuring") as report:
 
@@ -104,6 +113,13 @@ class Bench:
                     found += part
                 self._write_json(found, roofline, facts, finished=False)
         assert roofline is not None
+        if facts["platform"] != "cpu":
+            from pce_jax.bench import accelerator
+
+            judged = setting.sizes == setting.official and accelerator.is_reference(
+                setting.config, facts["dtype"]
+            )
+            found += Found(bars=accelerator.bars(found, roofline, judged))
         facts["seconds"] = round(time.monotonic() - start, 1)
         self._report(out, found, roofline, facts)
 
@@ -114,23 +130,22 @@ class Bench:
             if reason := obstacle():
                 error_console().print(reason, markup=False)
 
-    def _setting(self, model: "Llama", tokenizer: Any) -> "Setting":
+    def _setting(self, model: "Llama", tokens: list[int]) -> "Setting":
         import jax
         import jax.numpy as jnp
 
         from pce_jax.bench import machine, sizes
         from pce_jax.bench.bars import is_reference
-        from pce_jax.bench.setting import Setting, text
+        from pce_jax.bench.setting import Setting
 
         cores, dtype = machine.cores(), jnp.dtype(model.dtype).name
-        chosen = sizes.QUICK if self.quick else sizes.FULL
-        if jax.default_backend() != "cpu":
-            chosen = dataclasses.replace(chosen, matrix=8192, copied=2**30)
+        official = sizes.FULL if jax.default_backend() == "cpu" else sizes.ACCELERATOR
+        chosen = sizes.QUICK if self.quick else official
         return Setting(
             model=model,
-            tokens=text(tokenizer),
+            tokens=tokens,
             sizes=chosen.fitted(model.config.max_positions),
-            official=sizes.FULL,
+            official=official,
             repeats=self.repeats or (QUICK_REPEATS if self.quick else REPEATS),
             reference=is_reference(model.config, dtype, jax.default_backend(), cores),
             cores=cores,

@@ -158,6 +158,10 @@ MaybeDtype = Annotated[
         help_behavior_hint="(default: float32 on CPU, else bfloat16)",
     ),
 ]
+MaybeShapes = Annotated[
+    Literal["smollm2-135m", "llama-3.1-8b", "llama-3.1-70b"] | None,
+    tyro.conf.arg(metavar="NAME", help_behavior_hint=""),
+]
 MaybeStore = Annotated[
     Literal["bfloat16", "int8"] | None,
     tyro.conf.arg(metavar="{bfloat16,int8}", help_behavior_hint="(default: as computed)"),

@@ -29,3 +29,19 @@ def load_model(
             name, dtype=dtype, progress=lambda done, total: report(done, total, "")
         )
     return (model if weights is None else to_int8(model)), tokenizer
+
+
+def random_model(shapes: str, dtype: str | None = None) -> "Llama":
+    """A model of random weights, made where jax computes.
+
+    Args:
+        shapes: A key of `pce_jax.models.SHAPES`.
+        dtype: Of weights and activations; by default float32 on CPU and bfloat16 elsewhere.
+    """
+    import jax
+
+    from pce_jax.hub.load import default_dtype
+    from pce_jax.models import SHAPES, init
+
+    make = jax.jit(lambda key: init(SHAPES[shapes], key, dtype or default_dtype()))
+    return make(jax.random.key(0))

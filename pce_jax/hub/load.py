@@ -40,7 +40,11 @@ def load(
         30
     """
     source = resolve(name)
-    if dtype is None:
-        dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    dtype = default_dtype() if dtype is None else dtype
     read = load_gguf if source.kind == "gguf" else load_folder
     return read(source.path, jnp.dtype(dtype), progress=progress), load_tokenizer(source)
+
+
+def default_dtype() -> jnp.dtype:
+    """What a model is loaded as where nothing else is asked for: bfloat16, but on CPUs float32."""
+    return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)

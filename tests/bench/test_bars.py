@@ -4,11 +4,13 @@ import math
 import pytest
 from tiny_models import tiny_config
 
-from pce_jax.bench import sizes
+from pce_jax.bench import accelerator, sizes
 from pce_jax.bench.bars import Bar, is_reference, of_ratio
+from pce_jax.bench.found import Found, Row
 from pce_jax.bench.report import limit, number, seconds
+from pce_jax.bench.roofline import Roofline
 from pce_jax.bench.sizes import Cut
-from pce_jax.bench.timing import Ratio
+from pce_jax.bench.timing import Ratio, Sample
 from pce_jax.cli.flags import PART_NAMES
 
 
@@ -74,3 +76,22 @@ def test_names_of_parts():
     from pce_jax.bench.run import PARTS
 
     assert set(PARTS) == set(PART_NAMES)
+
+
+def test_what_accelerators_are_held_to():
+    def row(part, name, seconds, flops=0.0, bytes=0.0):
+        sample = Sample((seconds,))
+        return Row(part=part, size="s", name=name, sample=sample, flops=flops, bytes=bytes)
+
+    rows = (
+        row("encode", "in segments", 2.0, flops=120.0),
+        row("decode", "naive", 0.5, bytes=30.0),
+        row("query", "naive", 1.0),
+        row("query", "naive, entropy", 1.2),
+    )
+    roofline = Roofline(flops=100.0, bytes=100.0)
+    peak, copy, entropy = accelerator.bars(Found(rows=rows), roofline, judged=True)
+    assert (peak.value, peak.verdict) == (pytest.approx(0.6), "pass")
+    assert (copy.value, copy.verdict) == (pytest.approx(0.6), "miss")
+    assert (entropy.value, entropy.verdict) == (pytest.approx(1.2), "miss")
+    assert accelerator.bars(Found(rows=rows[:1]), roofline, judged=False)[0].verdict == ""

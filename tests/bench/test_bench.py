@@ -12,7 +12,7 @@ import pce_jax as pce
 from pce_jax.bench import compiled, huggingface, train
 from pce_jax.bench.setting import as_one_segment
 from pce_jax.cli.bench import Bench
-from pce_jax.models import init, llama
+from pce_jax.models import SHAPES, init, llama
 
 __all__ = ["run"]
 
@@ -21,6 +21,14 @@ FAST = ("--quick", "--repeats", 2)
 
 def read(folder):
     return json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+
+
+def test_shapes_stand_in_for_a_model(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(SHAPES, "llama-3.1-8b", tiny_config())
+    parts = ("--parts", "compile", "--out", tmp_path / "out")
+    ran = run("bench", "--shapes", "llama-3.1-8b", *FAST, *parts)
+    assert ran.status == 0, ran.err
+    assert read(tmp_path / "out")["setting"]["model"] == "llama-3.1-8b (random weights)"
 
 
 def test_without_torch(run, tiny, tmp_path, monkeypatch):

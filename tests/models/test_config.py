@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from parity.cases import CASES, Case, weights
 
-from pce_jax.models import ConfigError, LlamaConfig, RopeConfig
+from pce_jax.models import SHAPES, ConfigError, LlamaConfig, RopeConfig
 from pce_jax.models.llama import Llama, forward, init, parameter_shapes
 
 HF = {
@@ -126,6 +126,14 @@ def test_published_parameter_counts():
     }
     assert LlamaConfig.from_hf(llama_3_2_1b).num_parameters == 1_235_814_400
     assert LlamaConfig.from_hf(qwen2_0_5b).num_parameters == 494_032_768
+
+
+def test_sizes_of_the_shapes_that_are_known_by_name():
+    assert {name: config.num_parameters for name, config in SHAPES.items()} == {
+        "smollm2-135m": 134_515_008,
+        "llama-3.1-8b": 8_030_261_248,
+        "llama-3.1-70b": 70_553_706_496,
+    }
 
 
 @each_case

@@ -13,6 +13,7 @@ from tiny_gguf import gguf_tensors, write_gguf
 from tiny_models import BFLOAT16, assert_bits_equal, random_parameters, tiny_config
 
 from pce_jax.models import (
+    SHAPES,
     ConfigError,
     LlamaConfig,
     RopeConfig,
@@ -290,5 +291,7 @@ def test_the_real_model_loads_in_seconds(smollm2_path):
     model = load_gguf(smollm2_path)
     elapsed = time.process_time() - start
     assert model.config.num_parameters == 134_515_008
+    known = SHAPES["smollm2-135m"]
+    assert dataclasses.replace(model.config, bos_token_id=None, eos_token_ids=()) == known
     assert model.config.norm_eps == 1e-5
     assert elapsed < 15, f"took {elapsed:.1f} s of processor time; 2 are usual"
