@@ -8,6 +8,7 @@ from .errors import ConfigError, ModelError, WeightsError
 from .gguf_io import load_gguf
 from .int8 import to_int8
 from .llama import Llama, decode_stack, embed, forward, init, keep_of_stack, unembed
+from .lora import Lora, init_lora, merged, with_lora
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
 from .shapes import SHAPES
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "Llama",
     "LlamaConfig",
+    "Lora",
     "ModelError",
     "RopeConfig",
     "WeightsError",
@@ -24,10 +26,13 @@ __all__ = [
     "embed",
     "forward",
     "init",
+    "init_lora",
     "keep_of_stack",
     "load_folder",
     "load_gguf",
+    "merged",
     "save_folder",
     "to_int8",
     "unembed",
+    "with_lora",
 ]

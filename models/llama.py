@@ -10,7 +10,7 @@ layer axis.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from .config import LlamaConfig
 from .rope import rotary, rotate, rotated_layers, turns
+
+if TYPE_CHECKING:
+    from .lora import Lora
 
 Attend = Callable[[Array, Array, Array, Array, Any], tuple[Array, Any]]
 """`attend(q, k, v, rotated, state) -> (mixed, kept)`.
@@ -33,7 +36,7 @@ class Block(nnx.Module):
     """One decoder block, or all of them stacked (then every parameter has a leading layer axis).
 
     A parameter that the config does not ask for (a bias, the query/key norms) is `None`, and so are
-    the scales of projections unless these are int8 (`to_int8`).
+    the scales of projections unless these are int8 (`to_int8`), and adapters (`with_lora`).
     """
 
     attention_norm: nnx.Param
@@ -62,28 +65,32 @@ class Block(nnx.Module):
     up_scale: nnx.Param | None
     down_scale: nnx.Param | None
 
-    def __init__(self, parameters: Mapping[str, Any]):
+    def __init__(self, parameters: Mapping[str, Any], lora: "Lora | None" = None):
         """Wrap arrays by name; names that are absent become `None`."""
         for name in Block.__annotations__:
             value = parameters.get(name)
             setattr(self, name, None if value is None else nnx.Param(value))
+        self.lora = nnx.data(lora)
 
 
 class Llama(nnx.Module):
     """A decoder of the Llama family: a pytree of parameters with its config."""
 
-    def __init__(self, config: LlamaConfig, parameters: Mapping[str, Any]):
+    def __init__(
+        self, config: LlamaConfig, parameters: Mapping[str, Any], lora: "Lora | None" = None
+    ):
         """Wrap arrays by the names of `parameter_shapes(config)`.
 
         Args:
             config: What the arrays mean.
             parameters: Arrays (or `jax.ShapeDtypeStruct`) by dotted name; `blocks.*` are stacked.
+            lora: Adapters of the projections, stacked too.
         """
         self.config = config
         self.embed = nnx.Param(parameters["embed"])
         stacked = {name: value for name, value in parameters.items() if name.startswith("blocks.")}
         self.blocks = Block(
-            {name.removeprefix("blocks."): value for name, value in stacked.items()}
+            {name.removeprefix("blocks."): value for name, value in stacked.items()}, lora
         )
         self.norm = nnx.Param(parameters["norm"])
         self.head = None if config.tie_embeddings else nnx.Param(parameters["head"])
@@ -257,20 +264,20 @@ def _block(
     """One block: attention and MLP, each behind a norm and added to the residual stream."""
     mixed, kept = attend(*_projected(config, hidden, block), rotated, state)
     mixed = mixed.reshape(*hidden.shape[:-1], -1)
-    hidden = hidden + _linear(mixed, block.o_proj, block.o_bias, block.o_scale)
+    hidden = hidden + _linear(mixed, block, "o")
     x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)
-    gate = _linear(x, block.gate_proj, block.gate_bias, block.gate_scale)
-    up = _linear(x, block.up_proj, block.up_bias, block.up_scale)
+    gate = _linear(x, block, "gate")
+    up = _linear(x, block, "up")
     inner = _ACTIVATIONS[config.activation](gate) * up
-    return hidden + _linear(inner, block.down_proj, block.down_bias, block.down_scale), kept
+    return hidden + _linear(inner, block, "down"), kept
 
 
 def _projected(config: LlamaConfig, hidden: Array, block: Block) -> tuple[Array, Array, Array]:
     """Un-rotated queries, keys and values of one block."""
     x = _rms_norm(hidden, block.attention_norm, config.norm_eps)
-    q = _heads(_linear(x, block.q_proj, block.q_bias, block.q_scale), config.num_heads)
-    k = _heads(_linear(x, block.k_proj, block.k_bias, block.k_scale), config.num_kv_heads)
-    v = _heads(_linear(x, block.v_proj, block.v_bias, block.v_scale), config.num_kv_heads)
+    q = _heads(_linear(x, block, "q"), config.num_heads)
+    k = _heads(_linear(x, block, "k"), config.num_kv_heads)
+    v = _heads(_linear(x, block, "v"), config.num_kv_heads)
     if block.q_norm is not None and block.k_norm is not None:
         q, k = (
             _rms_norm(q, block.q_norm, config.norm_eps),
@@ -279,10 +286,14 @@ def _projected(config: LlamaConfig, hidden: Array, block: Block) -> tuple[Array,
     return q, k, v
 
 
-def _linear(x: Array, weight: nnx.Param, bias: nnx.Param | None, scale: nnx.Param | None) -> Array:
+def _linear(x: Array, block: Block, name: str) -> Array:
+    """A projection of one block, with its adapter and its bias if it has them."""
+    weight, scale, bias = (getattr(block, f"{name}_{part}") for part in ("proj", "scale", "bias"))
     y = jnp.einsum("...i,oi->...o", x, weight[...].astype(x.dtype))
     if scale is not None:
         y = y * scale[...]
+    if block.lora is not None:
+        y = y + block.lora.added(name, x)
     return y if bias is None else y + bias[...]
 
 

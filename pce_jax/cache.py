@@ -40,12 +40,15 @@ class ContextCache:
         segments: Of the segments, `[layers, kv_heads, segments, tokens, head_dim]`.
         lengths: Tokens in each segment; the slots behind them hold padding.
         query_start: Position of the first query token.
+        sharpness: Factor on each layer's and query head's logits with the segments' keys, 1 /
+            temperature; `None` for 1. Learned by fine-tuning.
     """
 
     sink: KV
     segments: KV
     lengths: Int[Array, " segments"]
     query_start: Float[Array, ""]
+    sharpness: Float[Array, "layers heads"] | None = None
 
 
 @jax.tree_util.register_dataclass

@@ -141,7 +141,8 @@ def over_rows(f: Callable[..., Out], cache: ContextCache, *rows: object) -> Out:
     axes: tuple[int | None, ...] = (1, 0, 0) if cache.lengths.ndim == 2 else (None, None, None)
 
     def one(segments: KV, lengths: Array, query_start: Array, *row: object) -> Out:
-        return f(ContextCache(cache.sink, segments, lengths, query_start), *row)
+        own = {"segments": segments, "lengths": lengths, "query_start": query_start}
+        return f(dataclasses.replace(cache, **own), *row)
 
     mapped = jax.vmap(one, in_axes=(*axes, *(0 for _ in rows)))
     return mapped(cache.segments, cache.lengths, cache.query_start, *rows)

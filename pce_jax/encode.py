@@ -99,6 +99,7 @@ def read_context(
     lanes: int = 1,
     at_once: int | None = None,
     store: Store | None = None,
+    prefix: KV | None = None,
 ) -> tuple[ContextCache, Any, Any]:
     """Encode sink and segments: what `encode` and the analysis share.
 
@@ -112,6 +113,7 @@ def read_context(
         lanes: How many contexts run side by side under an outer `vmap`; only bounds memory.
         at_once: Segments side by side at a time; all by default.
         store: What to keep keys and values of the segments as.
+        prefix: Keys and values in place of a sink of tokens, `[layers, kv_heads, sink, head_dim]`.
 
     Returns:
         The cache, and what `attention` kept: of the sink `[layers, ...]` (`None` without one), and
@@ -122,7 +124,9 @@ def read_context(
     segments, tokens = context.segments.shape
     sink_tokens = context.sink.shape[0]
     sink, of_sink = empty_kv(model.config, 0, model.dtype), None
-    if sink_tokens:
+    if prefix is not None:
+        sink, sink_tokens = prefix, prefix.k.shape[-2]
+    elif sink_tokens:
         start = jnp.arange(sink_tokens, dtype=jnp.float32)
         sink, of_sink = read_segment(model, sink, jnp.asarray(context.sink), start, attention)
     positions, query_start = method.positions.of_segments(

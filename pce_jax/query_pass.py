@@ -122,16 +122,18 @@ def read_tokens(
     valid = index < length
     several = cache.lengths.shape[0] > 1 and not method.full
     select = method.select if several else None
+    sharpness = cache.sharpness if several else None
     positions = method.positions.whole(cache.query_start + tail.length + index)
     angles = turns(rotary(model.config), positions)
     attend = functools.partial(_attend, cache, tail, valid, angles, select, attention, lanes)
     hidden, choice = embed(model, tokens), None
     if select is not None and "layer" in select.aggregate:
         first = functools.partial(attend, survey_only=True)
-        scores = decode_stack(model, hidden, first, (cache.sink, cache.segments, tail.kv, None))[1]
+        state = (cache.sink, cache.segments, tail.kv, sharpness, None)
+        scores = decode_stack(model, hidden, first, state)[1]
         choice = select.choose(scores, cache.lengths, valid)
         choice = jnp.broadcast_to(choice, (model.config.num_layers, *choice.shape[1:]))
-    state = (cache.sink, cache.segments, tail.kv, choice)
+    state = (cache.sink, cache.segments, tail.kv, sharpness, choice)
     hidden, (kv, kept) = decode_stack(model, hidden, attend, state)
     return hidden, Tail(kv, tail.length + length), kept
 
@@ -148,7 +150,7 @@ def _attend(
     k: Array,
     v: Array,
     rotated: Array,
-    state: tuple[KV, KV, KV, Array | None],
+    state: tuple[KV, KV, KV, Array | None, Array | None],
     survey_only: bool = False,
 ) -> tuple[Array, Any]:
     """Attention of one layer's query tokens to sink, segments and tail.
@@ -157,14 +159,14 @@ def _attend(
         Mixed values, and (the grown tail, what `attention` kept) or, in a survey, the unselected
         segment scores.
     """
-    sink, segments, past, choice = state
+    sink, segments, past, sharpness, choice = state
     new = heads_first(rotate(k, angles, rotated), v)
     grown = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, tail.length, 1), past, new
     )
     groups = [
         one_group(sink),
-        Keys(segments, cache.lengths),
+        Keys(segments, cache.lengths, sharpness=sharpness),
         one_group(grown, start=tail.length),
     ]
     q = rotate(q, angles, rotated)

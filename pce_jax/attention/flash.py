@@ -220,7 +220,11 @@ def attend(
         start = jnp.asarray(0 if keys.start is None else keys.start, jnp.int32)
         limits = jnp.append(keys.counts.astype(jnp.int32), start)
         missing = -folded.shape[1] % rows
-        padded = jnp.pad(folded, ((0, 0), (0, missing), (0, 0)))
+        sharp = folded
+        if keys.sharpness is not None:
+            by_row = jnp.tile(keys.sharpness.reshape(kv_heads, shared), (1, queries))
+            sharp = (folded * by_row[..., None]).astype(folded.dtype)
+        padded = jnp.pad(sharp, ((0, 0), (0, missing), (0, 0)))
         return _group(kernels, plan, padded, keys.kv.k, keys.kv.v, limits)
 
     def unfold(x: Array) -> Array:

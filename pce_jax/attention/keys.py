@@ -36,6 +36,7 @@ class Keys:
         start: Makes the group causal: query token t sees the slots up to `start + t`. `None` where
             every query token sees all. The number 0 itself says that the group is the queries' own:
             what they do not see is then not even computed.
+        sharpness: Factor on the logits of each query head, 1 / temperature; `None` for 1.
         turned: The keys once more as `[kv_heads, head_dim, segments, tokens]`, which CPUs multiply
             faster where it is done often.
     """
@@ -43,6 +44,7 @@ class Keys:
     kv: KV
     lengths: Int[Array, " segments"] | None = None
     start: Int[Array, ""] | int | None = None
+    sharpness: Float[Array, " heads"] | None = None
     turned: Float[Array, "kv_heads head_dim segments tokens"] | None = None
 
     @property
@@ -105,6 +107,8 @@ def logits(
         rows: Numbers of the query tokens.
     """
     x = _products(q, keys) * q.shape[-1] ** -0.5
+    if keys.sharpness is not None:
+        x *= keys.sharpness.reshape(*q.shape[:2], 1, 1, 1)
     if keys.lengths is None and keys.start is None:
         return x
     return jnp.where(keys.visible(rows), x, HIDDEN)

@@ -119,7 +119,8 @@ def gather(keys: Keys, choice: Float[Array, " segments"], top_k: int) -> Keys:
     """
     kept, places = jax.lax.top_k(choice, min(top_k, choice.shape[0]))
     lengths = jnp.where(kept > 0, keys.counts[places], 0)
-    return Keys(jax.tree.map(lambda x: x[:, places], keys.kv), lengths)
+    kv = jax.tree.map(lambda x: x[:, places], keys.kv)
+    return dataclasses.replace(keys, kv=kv, lengths=lengths)
 
 
 def _renormalised(found: Attended, lse: Float[Array, "heads queries"]) -> Attended:

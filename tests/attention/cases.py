@@ -17,7 +17,7 @@ Arrays = dict[str, jax.Array]
 
 
 def arrays(scale: float = 1.0, seed: int = 0) -> Arrays:
-    """Queries with logits of a size that goes with `scale`, keys and values."""
+    """Queries with logits of a size that goes with `scale`, keys and values, sharpness of heads."""
     draw = np.random.default_rng(seed)
     shapes = {
         "q": (HEADS, QUERIES, DIM),
@@ -27,6 +27,7 @@ def arrays(scale: float = 1.0, seed: int = 0) -> Arrays:
     }
     found = {name: draw.normal(size=shape) for name, shape in shapes.items()}
     found["q"] *= scale
+    found["sharpness"] = draw.uniform(0.7, 1.3, size=HEADS)
     return {name: jnp.asarray(value, jnp.float32) for name, value in found.items()}
 
 
@@ -34,7 +35,7 @@ def groups(x: Arrays) -> list[Keys]:
     """Sink, segments and a tail in which two tokens stand before the queries."""
     return [
         one_group(pce.KV(*x["sink"])),
-        Keys(pce.KV(*x["segments"]), jnp.asarray(LENGTHS)),
+        Keys(pce.KV(*x["segments"]), jnp.asarray(LENGTHS), sharpness=x["sharpness"]),
         one_group(pce.KV(*x["tail"]), start=jnp.asarray(PAST)),
     ]
 
@@ -49,6 +50,8 @@ def plain(x: Arrays, factors: Any = None) -> Arrays:
     flat = [x["sink"], x["segments"].reshape(2, KV_HEADS, -1, DIM), x["tail"]]
     k, v = (jnp.repeat(part, HEADS // KV_HEADS, axis=0) for part in jnp.concatenate(flat, axis=2))
     logits = jnp.einsum("htd,hsd->hts", x["q"], k) * DIM**-0.5
+    segment = np.repeat([False, True, False], [SINK, SEGMENTS * TOKENS, TAIL])
+    logits *= jnp.where(segment, x["sharpness"][:, None, None], 1.0)
     filled = (np.arange(TOKENS) < LENGTHS[:, None]).reshape(-1)
     seen = np.concatenate(
         [

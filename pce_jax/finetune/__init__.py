@@ -1,0 +1,20 @@
+"""Fine-tuning that lowers attention entropy: so that segments encoded apart read like one text.
+
+The paper leaves this open (its limitations). The same weights read with full attention are the
+teacher; what is trained sees segments. See `objective` for the loss and `adapters` for what is
+trained.
+"""
+
+from .adapters import Adapters, encode_adapted, from_text_sink, log_temperature
+from .objective import Example, Terms, Weights, objective
+
+__all__ = [
+    "Adapters",
+    "Example",
+    "Terms",
+    "Weights",
+    "encode_adapted",
+    "from_text_sink",
+    "log_temperature",
+    "objective",
+]
