@@ -51,7 +51,7 @@ class Lora:
             key = jax.random.fold_in(self.key, zlib.crc32(name.encode()))
             kept = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
             x = jnp.where(kept, x / (1 - self.dropout), 0)
-        return self.scale * jnp.einsum("...i,ri,or->...o", x, a, b, optimize=((0, 1), (0, 1)))
+        return self.scale * jnp.einsum("...r,or->...o", jnp.einsum("...i,ri->...r", x, a), b)
 
 
 def init_lora(
