@@ -7,14 +7,21 @@ trained.
 
 from .adapters import Adapters, encode_adapted, from_text_sink, log_temperature
 from .objective import Example, Terms, Weights, objective
+from .step import Report, Trained, TrainState, begin, decayed, train_step
 
 __all__ = [
     "Adapters",
     "Example",
+    "Report",
     "Terms",
+    "TrainState",
+    "Trained",
     "Weights",
+    "begin",
+    "decayed",
     "encode_adapted",
     "from_text_sink",
     "log_temperature",
     "objective",
+    "train_step",
 ]

@@ -1,0 +1,172 @@
+"""One training step: slopes over microbatches, added up by target tokens, and an update.
+
+The mean over a batch is that over its target tokens, whatever examples and microbatches they came
+in: many small microbatches give what one large batch gives.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+from pce_jax.method import Method
+from pce_jax.models import Llama
+
+from .adapters import Adapters
+from .objective import Example, Terms, Weights, objective
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What is trained.
+
+    Attributes:
+        model: All weights (float32 masters, whatever they are computed in), or `None`.
+        adapters: What is trained beside the weights.
+    """
+
+    model: Llama | None
+    adapters: Adapters
+
+    def student(self, base: Llama) -> Llama:
+        """The weights to compute with, in the dtype of `base`."""
+        if self.model is None:
+            return base
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), self.model, base)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that a step changes.
+
+    Attributes:
+        step: Steps done.
+        trained: What is trained.
+        optimizer: State of the optimizer.
+    """
+
+    step: Int[Array, ""]
+    trained: Trained
+    optimizer: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a step says of itself.
+
+    Attributes:
+        terms: Sums over the batch's target tokens, see `Terms`.
+        loss: Mean over them.
+        slope_norm: Of all slopes together, before clipping.
+    """
+
+    terms: Terms
+    loss: Float[Array, ""]
+    slope_norm: Float[Array, ""]
+
+
+def begin(trained: Trained, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    params: Any = trained  # optax's types know no dataclasses
+    return TrainState(jnp.zeros((), jnp.int32), trained, optimizer.init(params))
+
+
+@functools.partial(jax.jit, static_argnames=("optimizer", "method", "two_sided"), donate_argnums=0)
+def train_step(
+    state: TrainState,
+    base: Llama,
+    teacher: Llama | None,
+    batch: Example,
+    weights: Weights,
+    key: Key[Array, ""],
+    *,
+    optimizer: optax.GradientTransformation,
+    method: Method,
+    two_sided: bool = False,
+) -> tuple[TrainState, Report]:
+    """Take one step; `state` is used up.
+
+    Args:
+        state: From `begin` or the step before.
+        base: The weights from before training; what is not trained is taken from here.
+        teacher: See `objective`; usually `base`, which costs no copy.
+        batch: Examples with axes `[microbatches, examples]` in front, all of one shape. Those with
+            a `length` of 0 count for nothing.
+        weights: Of the loss in this step.
+        key: Of the run; what a step draws follows from it and its number.
+        optimizer: What `begin` was given.
+        method: The student's.
+        two_sided: See `objective`.
+    """
+    key = jax.random.fold_in(key, state.step)
+
+    def summed(trained: Trained, examples: Example, key: Array) -> tuple[Array, Terms]:
+        count = examples.length.shape[0]
+
+        def one(example: Example, key: Array) -> Terms:
+            return objective(
+                trained.student(base),
+                trained.adapters,
+                teacher,
+                example,
+                method,
+                margin=weights.margin,
+                two_sided=two_sided,
+                dropout=key,
+            )
+
+        terms = jax.vmap(one)(examples, jax.random.split(key, count))
+        terms = jax.tree.map(jnp.sum, terms)
+        return terms.loss(weights), terms
+
+    def microbatch(sums: Any, part: tuple[Example, Array]) -> tuple[Any, None]:
+        found = jax.grad(summed, has_aux=True)(state.trained, *part)
+        return jax.tree.map(jnp.add, sums, found), None
+
+    count = batch.length.shape[0]
+    nothing = jax.eval_shape(
+        functools.partial(jax.grad(summed, has_aux=True), state.trained),
+        jax.tree.map(lambda x: x[0], batch),
+        key,
+    )
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
+    (slopes, terms), _ = jax.lax.scan(microbatch, nothing, (batch, jax.random.split(key, count)))
+    slopes = jax.tree.map(lambda x: x / jnp.maximum(terms.targets, 1), slopes)
+    before: Any = state.trained  # optax's types know no dataclasses
+    changes, kept = optimizer.update(slopes, state.optimizer, before)
+    trained: Any = optax.apply_updates(before, changes)
+    report = Report(
+        terms, terms.loss(weights) / jnp.maximum(terms.targets, 1), optax.tree.norm(slopes)
+    )
+    return TrainState(state.step + 1, trained, kept), report
+
+
+def decayed(trained: Trained) -> Trained:
+    """Which numbers weight decay pulls to zero: matrices, and of adapters LoRA alone.
+
+    Norms and biases are left out, and so are temperatures and sinks, whose zero means nothing.
+    """
+
+    def of_model(path: Any, _: Array) -> bool:
+        return not any(str(part).endswith(("norm", "bias")) for part in path)
+
+    model = None
+    if trained.model is not None:
+        model = jax.tree_util.tree_map_with_path(of_model, trained.model)
+    everything: Callable[[Any], Any] = functools.partial(jax.tree.map, lambda _: True)
+    nothing: Callable[[Any], Any] = functools.partial(jax.tree.map, lambda _: False)
+    adapters = trained.adapters
+    return Trained(
+        model,
+        Adapters(
+            everything(adapters.lora), nothing(adapters.log_temperature), nothing(adapters.sink)
+        ),
+    )
