@@ -11,6 +11,7 @@ from core.lm_rows import by_cache, check_rows, name_of
 GOLDENS = json.loads((FIXTURES / "golden_lm_self.json").read_text())
 CASES = by_cache(GOLDENS)
 SMOKE = "soil-degree4-sink1"
+HIGHEST = max(rows[0]["degree"] for rows in CASES)
 
 
 def test_all_figures_are_there():
@@ -19,8 +20,11 @@ def test_all_figures_are_there():
 
 
 def parameter(rows: list[dict[str, Any]]) -> Any:
-    name = name_of(rows)
-    return pytest.param(rows, id=name, marks=[pytest.mark.smoke] if name == SMOKE else [])
+    """Slow, but for one text and the highest degree of the others."""
+    name, marks = name_of(rows), [pytest.mark.smoke] if name_of(rows) == SMOKE else []
+    if rows[0]["sequence"] != "soil" and rows[0]["degree"] != HIGHEST:
+        marks.append(pytest.mark.slow)
+    return pytest.param(rows, id=name, marks=marks)
 
 
 @pytest.mark.parametrize("rows", [parameter(rows) for rows in CASES])

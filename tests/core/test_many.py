@@ -13,7 +13,7 @@ from pce_jax.models import init
 
 METHODS = [
     pce.Method(),
-    pce.Method(full=True),
+    pytest.param(pce.Method(full=True), marks=pytest.mark.slow),
     pce.Method(sink="x", select=pce.Select(top_k=1)),
     pce.Method(select=pce.Select(top_k=1, aggregate=frozenset({"layer", "head"}))),
 ]

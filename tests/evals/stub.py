@@ -55,7 +55,7 @@ class StubTask:
         return {"same": float(output == instance.answers[0])}
 
 
-def pretend_to_read(model, batch, segments, shape, rows, sink, methods, max_new_tokens, compiling):
+def pretend_to_read(model, batch, segments, shape, rows, sink, methods, *others, **settings):
     """In place of `read_batch`: the same answer to everything, and nothing is compiled."""
     return [
         [

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from core.cases import TINY, make, model
 from finetune.test_objective import example
 
@@ -71,6 +72,7 @@ def test_all_weights_in_float32_masters():
         assert new.dtype == jnp.float32 and np.any(np.asarray(new) != np.asarray(old))
 
 
+@pytest.mark.slow
 def test_dropout_goes_by_the_number_of_the_step():
     def loss(number: int) -> float:
         trained = adapters(0.5)
