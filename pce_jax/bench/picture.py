@@ -47,7 +47,7 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
     for place, (bar, share) in enumerate(zip(bars, used, strict=True)):
         says = " ".join((number(bar, bar.value), f"({limit(bar)})", bar.verdict))
         axes.text(max(share, 1.0) + 0.02, place, says, va="center", fontsize=8)
-    axes.set_xlim(0, max(1.0, *used) * 1.35)
+    axes.set_xlim(0, max(1.0, *used) * 1.45)
     axes.set_ylim(-0.6, len(bars) - 0.4)
     axes.set_yticks(places, [bar.name for bar in bars], fontsize=8)
     axes.invert_yaxis()
