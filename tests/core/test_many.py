@@ -15,7 +15,10 @@ METHODS = [
     pce.Method(),
     pytest.param(pce.Method(full=True), marks=pytest.mark.slow),
     pce.Method(sink="x", select=pce.Select(top_k=1)),
-    pce.Method(select=pce.Select(top_k=1, aggregate=frozenset({"layer", "head"}))),
+    pytest.param(
+        pce.Method(select=pce.Select(top_k=1, aggregate=frozenset({"layer", "head"}))),
+        marks=pytest.mark.slow,
+    ),
 ]
 CONTEXTS = [[[5, 6, 7], [8, 9]], [[3, 4], [10], [11, 12, 13, 14]]]
 QUERIES = [[20, 21, 22], [23, 24, 25, 26, 27]]
