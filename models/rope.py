@@ -1,8 +1,8 @@
 """Rotary position embedding: one builder of frequencies and one rotation for every path.
 
 Frequencies and angles are float32 whatever the dtype of the model, and positions may be fractional.
-Cos and sin are computed once a pass, for all layers together: a CPU takes as long for one of them
-as for a hundred multiplications.
+Cos and sin are computed once a pass, for all layers together: on CPUs they cost several times what
+the rotation itself does.
 """
 
 import dataclasses

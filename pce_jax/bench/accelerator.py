@@ -4,7 +4,7 @@ import jax
 
 from pce_jax.models import LlamaConfig
 
-from .bars import Bar, of_ratio
+from .bars import Bar, of_ratio, same_shapes
 from .found import Found, Row
 from .roofline import Roofline
 from .timing import ratio
@@ -21,11 +21,10 @@ ENTROPY = 1.15
 
 def is_reference(config: LlamaConfig, dtype: str) -> bool:
     """Whether this is what the limits are set for: a GPU, Llama 3.1 8B's shapes, bfloat16."""
-    model = (config.num_layers, config.hidden_size, config.intermediate_size, config.vocab_size)
     return (
         jax.default_backend() == "gpu"
         and dtype == "bfloat16"
-        and model == (32, 4096, 14336, 128256)
+        and same_shapes(config, "llama-3.1-8b")
     )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from pce_jax.models import LlamaConfig
+from pce_jax.models import SHAPES, LlamaConfig
 
 from .timing import Ratio
 
@@ -66,10 +66,15 @@ def of_ratio(key: str, name: str, found: Ratio, limit: float, judged: bool) -> B
 
 def is_reference(config: LlamaConfig, dtype: str, platform: str, cores: int) -> bool:
     """Whether this is what the limits on time are set for: SmolLM2-135M, float32, two CPU cores."""
-    model = (config.num_layers, config.hidden_size, config.intermediate_size, config.vocab_size)
     return (
-        model == (30, 576, 1536, 49152)
+        same_shapes(config, "smollm2-135m")
         and dtype == "float32"
         and platform == "cpu"
         and cores == REFERENCE_CORES
     )
+
+
+def same_shapes(config: LlamaConfig, name: str) -> bool:
+    """Whether a model has the shapes that are known by a name."""
+    fields = ("num_layers", "hidden_size", "intermediate_size", "vocab_size")
+    return all(getattr(config, field) == getattr(SHAPES[name], field) for field in fields)

@@ -29,7 +29,7 @@ class Bench:
 
     Writes bench.json, bench.md and bench.png.
 
-    Takes a quarter of an hour on two CPU cores, and 3 minutes with --quick.
+    Takes ten minutes on two CPU cores, and 3 minutes with --quick.
 
     Attributes:
         model: smollm2-135m (fetched once), a Hugging Face id, a model folder or a .gguf file.

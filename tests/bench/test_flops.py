@@ -4,22 +4,13 @@ import pytest
 from tiny_models import tiny_config
 
 from pce_jax.bench import flops
-from pce_jax.models import init, llama, unembed
+from pce_jax.models import SHAPES, init, llama, unembed
 
-SMOLLM2 = dict(
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    tie_embeddings=True,
-)
+SMOLLM2 = SHAPES["smollm2-135m"]
 
 
 def test_smollm2_by_hand():
-    config = tiny_config(**SMOLLM2)
+    config = SMOLLM2
     layer = 2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536
     assert flops.linear_flops(config, 10) == 2 * 30 * layer * 10
     assert flops.attention_flops(config, 7) == 30 * 2 * (2 * 576 * 7)
@@ -34,7 +25,7 @@ def test_smollm2_by_hand():
 
 
 def test_segments_cost_less_than_the_whole():
-    config = tiny_config(**SMOLLM2)
+    config = SMOLLM2
     parallel = flops.encode_flops(config, [256] * 16)
     full = flops.encode_flops(config, [4096])
     assert full - parallel == flops.attention_flops(
