@@ -7,8 +7,8 @@ from .config import LlamaConfig, RopeConfig
 from .errors import ConfigError, ModelError, WeightsError
 from .gguf_io import load_gguf
 from .int8 import to_int8
-from .llama import Llama, decode_stack, embed, forward, init, keep_of_stack, unembed
-from .lora import Lora, init_lora, merged, with_lora
+from .llama import Llama, Remat, decode_stack, embed, forward, init, keep_of_stack, unembed
+from .lora import Lora, init_lora, merged, with_lora, with_remat
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
 from .shapes import SHAPES
@@ -20,6 +20,7 @@ __all__ = [
     "LlamaConfig",
     "Lora",
     "ModelError",
+    "Remat",
     "RopeConfig",
     "WeightsError",
     "decode_stack",
@@ -35,4 +36,5 @@ __all__ = [
     "to_int8",
     "unembed",
     "with_lora",
+    "with_remat",
 ]

@@ -35,7 +35,7 @@ def to_int8(model: Llama) -> Llama:
         else:
             scale = f"{name.removesuffix('_proj')}_scale"
             parameters[name], parameters[scale] = _rounded(value)
-    return Llama(model.config, parameters)
+    return Llama(model.config, parameters, model.blocks.lora, learned=model.learned)
 
 
 def _rounded(

@@ -10,7 +10,7 @@ layer axis.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,11 @@ Attend = Callable[[Array, Array, Array, Array, Any], tuple[Array, Any]]
 layer rotates queries and keys (`rope.rotate` asks), and its slice of `state`; returns values mixed
 per query head, shaped like `q`, and any pytree to keep for this layer.
 """
+
+
+Remat = Literal["none", "products", "all"]
+"""What a backward pass computes again, block by block, to save memory: nothing, all but the matrix
+products with weights, or everything."""
 
 
 class Block(nnx.Module):
@@ -77,7 +82,12 @@ class Llama(nnx.Module):
     """A decoder of the Llama family: a pytree of parameters with its config."""
 
     def __init__(
-        self, config: LlamaConfig, parameters: Mapping[str, Any], lora: "Lora | None" = None
+        self,
+        config: LlamaConfig,
+        parameters: Mapping[str, Any],
+        lora: "Lora | None" = None,
+        remat: Remat = "none",
+        learned: Any = None,
     ):
         """Wrap arrays by the names of `parameter_shapes(config)`.
 
@@ -85,8 +95,13 @@ class Llama(nnx.Module):
             config: What the arrays mean.
             parameters: Arrays (or `jax.ShapeDtypeStruct`) by dotted name; `blocks.*` are stacked.
             lora: Adapters of the projections, stacked too.
+            remat: What to compute again in a backward pass.
+            learned: What a method has learned to go with these weights, any pytree; it is carried
+                along, and nothing here looks at it.
         """
         self.config = config
+        self.remat: Remat = remat
+        self.learned = nnx.data(learned)
         self.embed = nnx.Param(parameters["embed"])
         stacked = {name: value for name, value in parameters.items() if name.startswith("blocks.")}
         self.blocks = Block(
@@ -189,6 +204,8 @@ def decode_stack(
         return _block(model.config, hidden, attend, *layer)
 
     layers = (model.blocks, jnp.asarray(rotated_layers(model.config)), state)
+    if model.remat != "none":
+        step = _computed_again(step, model.remat)
     return jax.lax.scan(step, hidden, layers)
 
 
@@ -229,9 +246,7 @@ def keep_of_stack(
 
     layers = (last, model.blocks, jnp.asarray(rotated_layers(model.config)), state)
     # For the backward pass a cond keeps a copy of the weights that go into it; this, what it makes.
-    save = jax.checkpoint_policies.everything_saveable
-    step = jax.checkpoint(step, policy=save, prevent_cse=False)
-    return jax.lax.scan(step, hidden, layers)[1]
+    return jax.lax.scan(_computed_again(step, model.remat), hidden, layers)[1]
 
 
 def forward(
@@ -256,6 +271,17 @@ def forward(
 
     hidden, _ = decode_stack(model, embed(model, tokens), attend)
     return unembed(model, hidden)
+
+
+def _computed_again(step: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """A step of a scan over blocks whose backward pass keeps no more than `remat` says."""
+    policies = jax.checkpoint_policies
+    kept = {
+        "none": policies.everything_saveable,
+        "products": policies.dots_with_no_batch_dims_saveable,
+        "all": policies.nothing_saveable,
+    }
+    return jax.checkpoint(step, policy=kept[remat], prevent_cse=False)
 
 
 def _block(

@@ -7,6 +7,7 @@ A projection with weight `W [out, in]` becomes `W x + scale * B (A x)`, with `A 
 import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from .config import LlamaConfig
 from .errors import ConfigError
-from .llama import Llama, parameter_shapes
+from .llama import Llama, Remat, parameter_shapes
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 """Projections that can have an adapter."""
@@ -104,7 +105,22 @@ def with_lora(model: Llama, lora: Lora | None, key: Key[Array, ""] | None = None
     """
     if lora is not None and key is not None:
         lora = dataclasses.replace(lora, key=jax.random.split(key, model.config.num_layers))
-    return Llama(model.config, parameters_of(model), lora)
+    return Llama(model.config, parameters_of(model), lora, model.remat, model.learned)
+
+
+def with_remat(model: Llama, remat: Remat) -> Llama:
+    """The model with what its backward pass computes again; it shares all arrays.
+
+    Args:
+        model: The decoder.
+        remat: `none`, `products` or `all`, see `Remat`.
+
+    Raises:
+        ConfigError: There is no such setting.
+    """
+    if remat not in get_args(Remat):
+        raise ConfigError(f"there is no remat {remat!r}. Known: {', '.join(get_args(Remat))}.")
+    return Llama(model.config, parameters_of(model), model.blocks.lora, remat, model.learned)
 
 
 def merged(model: Llama, lora: Lora) -> Llama:
@@ -120,7 +136,7 @@ def merged(model: Llama, lora: Lora) -> Llama:
         weight = parameters[f"blocks.{name}_proj"]
         added = lora.scale * jnp.einsum("lor,lri->loi", lora.b[name], a)
         parameters[f"blocks.{name}_proj"] = (weight + added).astype(weight.dtype)
-    return Llama(model.config, parameters)
+    return Llama(model.config, parameters, remat=model.remat, learned=model.learned)
 
 
 def parameters_of(model: Llama) -> Mapping[str, Array]:

@@ -30,6 +30,8 @@ except ImportError as error:
 
 else:
     from . import analysis, programs
+    from .adapter_files import load_adapters, save_adapters
+    from .adapters import Adapters, from_text_sink, log_temperature, with_adapters
     from .attention import Entropy
     from .cache import KV, ContextCache, Tail, compress, empty_tail
     from .encode import encode
@@ -61,6 +63,7 @@ __all__ = [
     "KV",
     "METHODS",
     "USER_ERRORS",
+    "Adapters",
     "ContextCache",
     "Entropy",
     "GenerateOutput",
@@ -84,10 +87,13 @@ __all__ = [
     "encode_text",
     "fetch_embedded",
     "from_segments",
+    "from_text_sink",
     "generate",
     "group",
     "join",
     "load",
+    "load_adapters",
+    "log_temperature",
     "pack",
     "pad_tokens",
     "padding_waste",
@@ -95,8 +101,10 @@ __all__ = [
     "query",
     "resolve",
     "sample",
+    "save_adapters",
     "score",
     "score_many",
     "split",
     "stack",
+    "with_adapters",
 ]

@@ -16,7 +16,6 @@ from .errors import LayoutError, MethodError
 from .layout import SegmentedContext, check_tokens, join
 from .method import Method
 from .models import Llama, embed, keep_of_stack
-from .models.config import LlamaConfig
 from .models.rope import rotary, rotate, turns
 
 
@@ -58,7 +57,7 @@ def encode(
         >>> cache.segments.k.shape  # layers, kv_heads, segments, tokens (padded), head_dim
         (30, 3, 2, 16, 64)
     """
-    check_context(model.config, context, method)
+    check_context(model, context, method)
     check_memory(at_once, store)
     return _encode(model, context, encoder(method), at_once, store)
 
@@ -99,7 +98,6 @@ def read_context(
     lanes: int = 1,
     at_once: int | None = None,
     store: Store | None = None,
-    prefix: KV | None = None,
 ) -> tuple[ContextCache, Any, Any]:
     """Encode sink and segments: what `encode` and the analysis share.
 
@@ -113,19 +111,22 @@ def read_context(
         lanes: How many contexts run side by side under an outer `vmap`; only bounds memory.
         at_once: Segments side by side at a time; all by default.
         store: What to keep keys and values of the segments as.
-        prefix: Keys and values in place of a sink of tokens, `[layers, kv_heads, sink, head_dim]`.
 
     Returns:
         The cache, and what `attention` kept: of the sink `[layers, ...]` (`None` without one), and
         of the segments `[segments, layers, ...]`.
     """
+    prefix, temperature = learned_sink(model, method), None
     if method.full:
         context = join(context)
+    elif model.learned is not None:
+        temperature = model.learned.log_temperature
     segments, tokens = context.segments.shape
     sink_tokens = context.sink.shape[0]
     sink, of_sink = empty_kv(model.config, 0, model.dtype), None
     if prefix is not None:
-        sink, sink_tokens = prefix, prefix.k.shape[-2]
+        sink = jax.tree.map(lambda x: x.astype(model.dtype), prefix)
+        sink_tokens = prefix.k.shape[-2]
     elif sink_tokens:
         start = jnp.arange(sink_tokens, dtype=jnp.float32)
         sink, of_sink = read_segment(model, sink, jnp.asarray(context.sink), start, attention)
@@ -138,8 +139,14 @@ def read_context(
     )
     side_by_side = jax.vmap(one, out_axes=(2, 0))
     encoded, kept = _in_turns(side_by_side, at_once, jnp.asarray(context.segments), positions)
-    cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start)
+    sharpness = None if temperature is None else jnp.exp(-temperature)
+    cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start, sharpness)
     return cache, of_sink, kept
+
+
+def learned_sink(model: Llama, method: Method) -> KV | None:
+    """The sink that a model has learned (`with_adapters`), which full attention does not read."""
+    return None if model.learned is None or method.full else model.learned.sink
 
 
 def _in_turns(
@@ -224,18 +231,25 @@ def heads_first(k: Array, v: Array) -> KV:
     return KV(k.swapaxes(0, 1), v.swapaxes(0, 1))
 
 
-def check_context(config: LlamaConfig, context: SegmentedContext, method: Method) -> None:
+def check_context(model: Llama, context: SegmentedContext, method: Method) -> None:
     """Refuse a context that lacks the method's sink or does not fit the model.
 
     Lengths that are traced cannot be checked.
 
     Raises:
         LayoutError: The context reaches past the model's positions, or has tokens it lacks.
-        MethodError: The method wants a sink and the context was packed without one, or it is no
-            `Method`.
+        MethodError: The method wants a sink and the context was packed without one, or there are
+            two sinks, a learned one among them; or it is no `Method`.
     """
+    config = model.config
     if not isinstance(method, Method):
         raise MethodError(f'a method is a pce.Method, such as pce.METHODS["sink"]; got {method!r}')
+    learned = learned_sink(model, method)
+    if learned is not None and (context.sink.shape[0] or method.sink):
+        raise MethodError(
+            "the model has a learned sink and the context another one, of text. Use a method "
+            "without a sink, such as naive or sel."
+        )
     check_tokens(context.segments, config.vocab_size)
     check_tokens(context.sink, config.vocab_size)
     if method.sink and not context.sink.shape[0]:
@@ -247,7 +261,8 @@ def check_context(config: LlamaConfig, context: SegmentedContext, method: Method
         context.lengths, jax.core.Tracer
     ):
         return
-    sink, lengths = context.sink.shape[0], np.asarray(context.lengths)
+    sink = context.sink.shape[0] if learned is None else learned.k.shape[-2]
+    lengths = np.asarray(context.lengths)
     if sink >= config.max_positions:
         raise LayoutError(
             f"the sink has {sink} tokens, which leaves no room in the model's "

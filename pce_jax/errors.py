@@ -38,8 +38,20 @@ class LayoutError(PceError):
     """A context cannot be laid out as asked: sink, segments, lengths or positions disagree."""
 
 
+class SettingsError(PceError):
+    """A config file or the data that it names cannot be used."""
+
+
 class EvalError(PceError):
-    """An evaluation cannot be run or reported: its config, its data or its results folder."""
+    """An evaluation cannot be run or reported: its memory, its window or its results folder."""
+
+
+class AdapterError(PceError):
+    """Adapters cannot be read, written, or belong to another model."""
+
+
+class FinetuneError(PceError):
+    """Fine-tuning cannot begin, go on or be exported: its settings, its numbers or its folder."""
 
 
 class MethodError(PceError):
@@ -51,15 +63,18 @@ USER_ERRORS: tuple[type[Exception], ...] = (PceError, ModelError)
 
 __all__ = [
     "USER_ERRORS",
+    "AdapterError",
     "CacheError",
     "ConfigError",
     "DownloadError",
     "EvalError",
+    "FinetuneError",
     "LayoutError",
     "MethodError",
     "ModelError",
     "ModelFolderError",
     "PceError",
+    "SettingsError",
     "TokenizerError",
     "UnknownModelError",
     "WeightsError",

@@ -111,7 +111,7 @@ def encode_many(
         (30, 2, 3, 2, 3, 64)
     """
     for lengths in np.asarray(contexts.lengths):
-        check_context(model.config, dataclasses.replace(contexts, lengths=lengths), method)
+        check_context(model, dataclasses.replace(contexts, lengths=lengths), method)
     check_memory(at_once, store)
     return _encode_many(model, contexts, encoder(method), at_once, store)
 

@@ -141,7 +141,7 @@ def encode_and_analyze(
     model: Llama, context: SegmentedContext, method: Method = Method()
 ) -> tuple[ContextCache, ContextStatistics]:
     """`encode` and `analyze_segments` in one pass."""
-    check_context(model.config, context, method)
+    check_context(model, context, method)
     return _analyze_segments(model, context, encoder(method))
 
 

@@ -23,6 +23,8 @@ from .console import error_console, print_error
 from .demo import Demo
 from .doctor import Doctor
 from .eval import Eval
+from .export import Export
+from .finetune import Finetune
 from .generate import Generate
 from .report import Report
 
@@ -32,6 +34,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "eval": Eval,
     "report": Report,
     "analyze": Analyze,
+    "finetune": Finetune,
+    "export": Export,
     "bench": Bench,
     "doctor": Doctor,
 }
@@ -124,14 +128,16 @@ def _for_user(error: Exception) -> bool:
 def _logging_to_stderr() -> Generator[None]:
     """Show what the library logs, such as that a model is being fetched."""
     logger, handler = logging.getLogger("pce_jax"), logging.StreamHandler()
-    level = logger.level
+    level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # some libraries show what reaches the root, a second time
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @contextlib.contextmanager

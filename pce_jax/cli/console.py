@@ -69,12 +69,19 @@ def progress(title: str, total: int | None = None) -> Generator[Callable[[int, i
 
 def _lines(out: Console, title: str) -> Callable[[int, int, str], None]:
     start = last = time.monotonic()
+    origin, known = 0, None
 
     def report(done: int, total: int, now: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > QUIET_SECONDS:
-            last = time.monotonic()
-            left = (last - start) / max(done, 1) * (total - done)
-            out.print(f"{now or title}: {done} of {total}, about {left:.0f} s left")
+        nonlocal start, last, origin, known
+        time_now = time.monotonic()
+        if known not in (None, total):  # another kind of work
+            start, origin = time_now, done
+        known = total
+        if time_now - last > QUIET_SECONDS:
+            last = time_now
+            text = f"{now or title}: {done} of {total}"
+            if done > origin:
+                text += f", about {(last - start) / (done - origin) * (total - done):.0f} s left"
+            out.print(text, markup=False, soft_wrap=True)
 
     return report

@@ -12,7 +12,7 @@ from .flags import (
     MaybeCount,
     MaybeDegrees,
     MaybeDtype,
-    MaybeFile,
+    MaybeFolder,
     MaybeNames,
     MaybeStore,
     MaybeText,
@@ -39,6 +39,7 @@ class Eval:
     Attributes:
         config: TOML file; examples are in configs/eval.
         model: smollm2-135m (fetched once), a Hugging Face id, a model folder or a .gguf file.
+        adapters: Folder of adapters from pce-jax export (or LoRA from peft) to put on the model.
         dtype: Of weights and activations.
         weights: Keep weights as 8-bit integers, with a scale a row.
         cache: Keep keys and values of the segments smaller.
@@ -57,6 +58,7 @@ class Eval:
 
     config: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG.toml")]
     model: MaybeText = None
+    adapters: MaybeFolder = None
     dtype: MaybeDtype = None
     weights: MaybeWeights = None
     cache: MaybeStore = None
@@ -70,7 +72,7 @@ class Eval:
     seed: MaybeCount = None
     chat: bool = False
     profile: bool = True
-    out: MaybeFile = None
+    out: MaybeFolder = None
 
     def run(self) -> int:
         """Do it.
@@ -93,6 +95,7 @@ class Eval:
         special = ("config", "sink", "chat", "profile")
         names = (field.name for field in dataclasses.fields(self) if field.name not in special)
         found = {name: getattr(self, name) for name in names}
+        found["adapters"] = None if self.adapters is None else str(self.adapters)
         found["sink"] = None if self.sink is None else self.sink.replace(r"\n", "\n")
         found |= {"chat": True} if self.chat else {}
         return found | ({} if self.profile else {"profile": False})
@@ -105,7 +108,7 @@ class Eval:
         from .model import load_model
 
         start, out = time.monotonic(), console()
-        model, tokenizer = load_model(config.model, config.dtype, config.weights)
+        model, tokenizer = load_model(config.model, config.dtype, config.weights, config.adapters)
         model_hash = hash_model(resolve(config.model))
         out.print(HEADER, style="bold")
         with progress("Evaluating") as report:

@@ -149,6 +149,7 @@ Texts = Annotated[
     tyro.conf.arg(metavar="TEXT [TEXT ...]", help_behavior_hint="(default: none)"),
 ]
 MaybeFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+MaybeFolder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
 MaybeText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")]
 MaybeCount = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
 MaybeDtype = Annotated[

@@ -10,6 +10,7 @@ from .flags import (
     Files,
     MaybeCount,
     MaybeDtype,
+    MaybeFolder,
     MaybeStore,
     MaybeText,
     MaybeWeights,
@@ -46,6 +47,7 @@ class Generate:
         seed: Seed of the draws.
         stop: Strings that end the answer (\n is a line break).
         ignore_end: Do not stop at the model's own end token.
+        adapters: Folder of adapters from pce-jax export (or LoRA from peft) to put on the model.
         dtype: Of weights and activations.
         weights: Keep weights as 8-bit integers, with a scale a row: a quarter of float32's memory.
         cache: Keep keys and values of the documents smaller.
@@ -69,6 +71,7 @@ class Generate:
     seed: int = 0
     stop: Texts = ()
     ignore_end: bool = False
+    adapters: MaybeFolder = None
     dtype: MaybeDtype = None
     weights: MaybeWeights = None
     cache: MaybeStore = None
@@ -102,7 +105,7 @@ class Generate:
             raise InputError(f"--max-new-tokens must be at least 1, got {self.max_new_tokens}.")
         if self.at_once is not None and self.at_once < 1:
             raise InputError(f"--at-once must be at least 1, got {self.at_once}.")
-        model, tokenizer = load_model(self.model, self.dtype, self.weights)
+        model, tokenizer = load_model(self.model, self.dtype, self.weights, self.adapters)
         if self.chat:
             query = chat_text(tokenizer, self.question)
         streaming = sys.stdout.isatty() and not self.json

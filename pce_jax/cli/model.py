@@ -1,5 +1,6 @@
 """Loading a model while saying so."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .console import progress
@@ -9,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    name: str, dtype: str | None = None, weights: Literal["int8"] | None = None
+    name: str,
+    dtype: str | None = None,
+    weights: Literal["int8"] | None = None,
+    adapters: Path | None = None,
 ) -> "tuple[Llama, Any]":
     """Load a model and its tokenizer behind a progress bar.
 
@@ -17,6 +21,7 @@ def load_model(
         name: See `pce_jax.hub.resolve`.
         dtype: Of weights and activations; by default float32 on CPU and bfloat16 elsewhere.
         weights: Keep the weights smaller than `dtype`, see `pce_jax.models.to_int8`.
+        adapters: Folder of adapters to put on them, see `pce_jax.load_adapters`.
 
     Raises:
         PceError, ModelError: See `pce_jax.load`.
@@ -28,7 +33,10 @@ def load_model(
         model, tokenizer = pce.load(
             name, dtype=dtype, progress=lambda done, total: report(done, total, "")
         )
-    return (model if weights is None else to_int8(model)), tokenizer
+    model = model if weights is None else to_int8(model)
+    if adapters is not None:
+        model = pce.with_adapters(model, pce.load_adapters(adapters, model.config))
+    return model, tokenizer
 
 
 def random_model(shapes: str, dtype: str | None = None) -> "Llama":

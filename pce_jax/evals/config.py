@@ -1,20 +1,18 @@
 """What to evaluate: a TOML file, checked, with changes from the command line."""
 
 import dataclasses
-import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pce_jax.cache import Store
-from pce_jax.errors import EvalError
-from pce_jax.evals.fields import checked, convert, hints_of, nearest
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Task
 from pce_jax.evals.methods import MethodSpec, method_spec
 from pce_jax.method import Method
 from pce_jax.selection import Dim
+from pce_jax.settings import checked, convert, expand, hints_of, nearest, read_toml
 
 DEGREES = (1, 2, 4, 8, 16)
 METHOD_NAMES = ("naive", "sink", "sel", "sink+sel")
@@ -23,6 +21,7 @@ DTYPES = Literal["float32", "bfloat16", "float16"]
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 _KEYS: dict[str, Any] = {
     "model": str,
+    "adapters": str | None,
     "dtype": DTYPES | None,
     "weights": Literal["int8"] | None,
     "cache": Store | None,
@@ -69,7 +68,7 @@ class TaskSpec:
         """The task itself.
 
         Raises:
-            EvalError: Its fields have no meaning.
+            SettingsError: Its fields have no meaning.
         """
         from pce_jax.evals.tasks import make_task
 
@@ -90,6 +89,7 @@ class EvalConfig:
     Attributes:
         path: The file it comes from.
         model: As in `pce_jax.load`.
+        adapters: Folder of adapters to put on the model, see `pce_jax.load_adapters`.
         dtype: Of weights and activations; `None` for the default of `pce_jax.load`.
         weights: What to keep the weights as; `None` for `dtype`.
         cache: What to keep the segments' keys and values as; `None` for what is computed.
@@ -107,6 +107,7 @@ class EvalConfig:
 
     path: Path
     model: str
+    adapters: Path | None
     dtype: str | None
     weights: Literal["int8"] | None
     cache: Store | None
@@ -131,10 +132,10 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> EvalC
             of those in the file, and a relative `out` is under the current folder.
 
     Raises:
-        EvalError: The file cannot be read, a key is unknown (the nearest one is named), or a value
-            has no meaning.
+        SettingsError: The file cannot be read, a key is unknown (the nearest one is named), or a
+            value has no meaning.
     """
-    values = _read(path)
+    values = read_toml(path, "configs/eval")
     changes = {key: value for key, value in (overrides or {}).items() if value is not None}
     keep = changes.pop("tasks", None)
     out = changes.pop("out", None)
@@ -142,16 +143,17 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> EvalC
     folder, seed, limit = path.absolute().parent, values.get("seed", 42), values.get("limit")
     for key in ("batch", "limit", "at_once"):
         if values.get(key) is not None and values[key] < 1:
-            raise EvalError(f"{path}: {key} must be at least 1, it is {values[key]}.")
+            raise SettingsError(f"{path}: {key} must be at least 1, it is {values[key]}.")
     if "model" not in values:
-        raise EvalError(
+        raise SettingsError(
             f'{path}: no model is named. Write model = "smollm2-135m", or --model NAME.'
         )
     if out is None and "out" in values:
         out = expand(values["out"], folder, f"{path}: out")
     return EvalConfig(
         path=path,
-        model=_model(values["model"], Path.cwd() if "model" in changes else folder, path),
+        model=model_name(values["model"], Path.cwd() if "model" in changes else folder, path),
+        adapters=_adapters(values, "adapters" in changes, path),
         dtype=values.get("dtype"),
         weights=values.get("weights"),
         cache=values.get("cache"),
@@ -164,39 +166,16 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> EvalC
         chat=values.get("chat", False),
         profile=values.get("profile", True),
         out=Path(out) if out else Path("pce-eval") / path.stem,
-        tasks=_tasks(values.get("task", {}), keep, seed, limit, path),
+        tasks=read_tasks("task", values.get("task", {}), keep, seed, limit, path),
     )
 
 
-def expand(text: str, folder: Path, where: str) -> str:
-    """A path with `~` and variables expanded, relative to `folder`.
+def model_name(name: str, folder: Path, path: Path) -> str:
+    """A model as `pce_jax.load` takes it: a path is made absolute, another name stays.
 
     Raises:
-        EvalError: A variable is not set.
+        SettingsError: A variable in the path is not set.
     """
-    full = os.path.expandvars(text)
-    if unset := re.search(r"\$(\w+|\{\w+\})", full):
-        raise EvalError(
-            f"{where} = {text!r}: the variable {unset[0]} is not set. Set it to a folder, as in "
-            f"`export {unset[1].strip('{}')}=FOLDER`."
-        )
-    return str(folder / Path(full).expanduser())
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise EvalError(
-            f"there is no config {path} (looked in {Path.cwd()}). Examples are in configs/eval."
-        ) from error
-    except OSError as error:
-        raise EvalError(f"the config {path} cannot be read: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise EvalError(f"{path} is not TOML: {error}.") from error
-
-
-def _model(name: str, folder: Path, path: Path) -> str:
     if name.startswith((".", "~", "/", "$")) or (
         name.lower().endswith(".gguf") and ":" not in name
     ):
@@ -204,11 +183,18 @@ def _model(name: str, folder: Path, path: Path) -> str:
     return name
 
 
+def _adapters(values: Mapping[str, Any], from_flag: bool, path: Path) -> Path | None:
+    if values.get("adapters") is None:
+        return None
+    folder = Path.cwd() if from_flag else path.absolute().parent
+    return Path(expand(values["adapters"], folder, f"{path}: adapters"))
+
+
 def _degrees(degrees: tuple[int, ...], path: Path) -> tuple[int, ...]:
     if not degrees:
-        raise EvalError(f"{path}: degrees is empty. Write degrees = [1, 2, 4, 8].")
+        raise SettingsError(f"{path}: degrees is empty. Write degrees = [1, 2, 4, 8].")
     if min(degrees) < 1:
-        raise EvalError(
+        raise SettingsError(
             f"{path}: a degree must be at least 1 (1 is full attention), got {min(degrees)}."
         )
     return tuple(sorted(set(degrees)))
@@ -220,37 +206,52 @@ def _methods(values: Mapping[str, Any], path: Path) -> tuple[MethodSpec, ...]:
         _check_table(name, table, "method", path)
     names = values.get("methods", (*METHOD_NAMES, *(n for n in tables if n not in METHOD_NAMES)))
     if not names:
-        raise EvalError(f'{path}: methods is empty. Write methods = ["naive", "sink+sel"].')
+        raise SettingsError(f'{path}: methods is empty. Write methods = ["naive", "sink+sel"].')
     sink = values.get("sink")
     specs = {name: method_spec(name, tables, sink, str(path)) for name in (*names, *tables)}
     return tuple(specs[name] for name in dict.fromkeys(names))
 
 
-def _tasks(
-    tables: Mapping[str, Any], keep: Any, seed: int, limit: int | None, path: Path
+def read_tasks(
+    kind: str, tables: Mapping[str, Any], keep: Any, seed: int, limit: int | None, path: Path
 ) -> tuple[TaskSpec, ...]:
+    """Tasks that tables `[KIND.NAME]` describe.
+
+    Args:
+        kind: What the tables are called.
+        tables: By name.
+        keep: Names of those to keep; all with `None`.
+        seed: Of tasks that draw and have no seed of their own.
+        limit: Instances of a task at most.
+        path: The file, for errors and relative paths.
+
+    Raises:
+        SettingsError: There is none, or one is malformed.
+    """
     if not tables:
-        raise EvalError(f"{path}: no tasks. Describe each in a table [task.NAME] with its kind.")
+        raise SettingsError(
+            f"{path}: no tasks. Describe each in a table [{kind}.NAME] with its kind."
+        )
     if keep is not None and not keep:
-        raise EvalError(f"{path}: --tasks names none. Known: {', '.join(tables)}.")
+        raise SettingsError(f"{path}: --tasks names none. Known: {', '.join(tables)}.")
     for name in keep or ():
         if name not in tables:
-            raise EvalError(f"{path}: there is no task {name!r}.{nearest(name, tables)}")
+            raise SettingsError(f"{path}: there is no task {name!r}.{nearest(name, tables)}")
     return tuple(
-        _task(name, table, seed, limit, path)
+        _task(kind, name, table, seed, limit, path)
         for name, table in tables.items()
         if not keep or name in keep
     )
 
 
-def _task(name: str, table: Any, seed: int, limit: int | None, path: Path) -> TaskSpec:
+def _task(called: str, name: str, table: Any, seed: int, limit: int | None, path: Path) -> TaskSpec:
     from pce_jax.evals.tasks import TASKS
 
-    _check_table(name, table, "task", path)
-    where, written = f"{path}: [task.{name}]", dict(table)
+    _check_table(name, table, called, path)
+    where, written = f"{path}: [{called}.{name}]", dict(table)
     kind = written.pop("kind", None)
     if kind not in TASKS:
-        raise EvalError(f"{where}: there is no kind {kind!r}.{nearest(str(kind), TASKS)}")
+        raise SettingsError(f"{where}: there is no kind {kind!r}.{nearest(str(kind), TASKS)}")
     sink = convert(written.pop("sink", None), str | None, f"{where}: sink")
     aggregate = written.pop("aggregate", None)
     aggregate = convert(aggregate, frozenset[Dim] | None, f"{where}: aggregate")
@@ -267,7 +268,7 @@ def _task(name: str, table: Any, seed: int, limit: int | None, path: Path) -> Ta
         fields["limit"] = limit
     for key, least in (("limit", 1), ("max_new_tokens", 0), ("shuffle_seed", 0)):
         if (value := fields.get(key)) is not None and value < least:
-            raise EvalError(f"{where}: {key} must be at least {least}, it is {value}.")
+            raise SettingsError(f"{where}: {key} must be at least {least}, it is {value}.")
     written = dict(fields)
     for field in getattr(TASKS[kind], "path_fields", ()):
         if field in fields:
@@ -283,8 +284,8 @@ def _task(name: str, table: Any, seed: int, limit: int | None, path: Path) -> Ta
     )
     try:
         spec.make()  # so that what is wrong is said with the file's name, before a model is loaded
-    except EvalError as error:
-        raise EvalError(f"{path}: {error}") from error
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
     return spec
 
 
@@ -298,9 +299,9 @@ def _paths(value: Any, path: Path, where: str) -> Any:
 
 def _check_table(name: str, table: Any, kind: str, path: Path) -> None:
     if not isinstance(table, dict):
-        raise EvalError(f"{path}: {kind}.{name} must be a table: write [{kind}.{name}].")
+        raise SettingsError(f"{path}: {kind}.{name} must be a table: write [{kind}.{name}].")
     if not _NAME.fullmatch(name):
-        raise EvalError(
+        raise SettingsError(
             f"{path}: [{kind}.{name}]: the name becomes a folder of results. Use letters, digits "
             "and any of _ . + - only."
         )

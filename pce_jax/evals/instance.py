@@ -65,7 +65,7 @@ class Task(Protocol):
             tokenizer: A transformers tokenizer.
 
         Raises:
-            EvalError: The data cannot be read; the message names file and line.
+            SettingsError: The data cannot be read; the message names file and line.
         """
         ...
 

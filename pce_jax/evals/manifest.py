@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from pce_jax.adapter_files import CONTEXT, PEFT_CONFIG, PEFT_MODEL
 from pce_jax.evals.config import EvalConfig
 from pce_jax.evals.instance import Task
 from pce_jax.evals.methods import method_to_dict
@@ -44,6 +45,7 @@ def describe(
         "model": {
             "name": config.model,
             "sha256": model_hash,
+            "adapters": None if config.adapters is None else hash_adapters(config.adapters),
             "dtype": str(model.dtype),
             "weights": str(model.blocks.q_proj[...].dtype),
             "cache": config.cache,
@@ -95,6 +97,19 @@ def hash_model(source: Source) -> str:
     files = {path for pattern in patterns for path in source.path.glob(pattern)}
     for path in sorted(files, key=lambda path: path.name):
         whole.update(f"{path.name} {_hash(path)}\n".encode())
+    return whole.hexdigest()
+
+
+def hash_adapters(folder: Path) -> str:
+    """SHA-256 of a folder of adapters.
+
+    Args:
+        folder: As `pce_jax.load_adapters` reads it.
+    """
+    whole = hashlib.sha256()
+    for name in (PEFT_CONFIG, PEFT_MODEL, CONTEXT):
+        if (folder / name).exists():
+            whole.update(f"{name} {_hash(folder / name)}\n".encode())
     return whole.hexdigest()
 
 

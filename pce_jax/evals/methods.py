@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pce_jax.errors import EvalError, MethodError
-from pce_jax.evals.fields import checked, hints_of, nearest
+from pce_jax.errors import MethodError, SettingsError
 from pce_jax.method import METHODS, Method
 from pce_jax.positions import Positions
 from pce_jax.selection import Dim, Select
+from pce_jax.settings import checked, hints_of, nearest
 
 PAPER = "paper"
 """As a sink: the prompt that the paper puts in front for the task at hand."""
@@ -44,7 +44,7 @@ def method_from_dict(values: Mapping[str, Any], where: str = "method") -> Method
         where: How to call it in errors.
 
     Raises:
-        EvalError: An unknown field, or a value without a meaning.
+        SettingsError: An unknown field, or a value without a meaning.
     """
     table = checked(
         {"sink": str, "positions": dict, "select": dict | None, "full": bool}, values, where
@@ -100,18 +100,34 @@ def method_spec(
         where: The file.
 
     Raises:
-        EvalError: There is no such method, or its table is malformed.
+        SettingsError: There is no such method, or its table is malformed.
     """
     if name not in tables:
         if name not in METHODS:
             known = dict.fromkeys([*METHODS, *tables])
-            raise EvalError(f"{where}: there is no method {name!r}.{nearest(name, known)}")
+            raise SettingsError(f"{where}: there is no method {name!r}.{nearest(name, known)}")
         return _preset(name, name, sink)
-    where = f"{where}: [method.{name}]"
-    table = checked(_KEYS, tables[name], where)
+    return method_from_table(name, tables[name], sink, f"{where}: [method.{name}]")
+
+
+def method_from_table(
+    name: str, values: Mapping[str, Any], sink: str | None, where: str
+) -> MethodSpec:
+    """What a table defines: a preset (`base`) and changes to it.
+
+    Args:
+        name: Of the method.
+        values: The table.
+        sink: As in `method_spec`.
+        where: The table, for errors.
+
+    Raises:
+        SettingsError: The table is malformed.
+    """
+    table = checked(_KEYS, values, where)
     base = table.get("base", name if name in METHODS else "naive")
     if base not in METHODS:
-        raise EvalError(f"{where}: there is no method {base!r} (base).{nearest(base, METHODS)}")
+        raise SettingsError(f"{where}: there is no method {base!r} (base).{nearest(base, METHODS)}")
     spec = _preset(name, base, sink)
     method, own = spec.method, False
     if "positions" in table:
@@ -140,4 +156,4 @@ def _part(cls: Any, start: Any, values: Mapping[str, Any], where: str) -> Any:
     try:
         return dataclasses.replace(start, **checked(hints_of(cls), values, where))
     except MethodError as error:
-        raise EvalError(f"{where}: {error}") from error
+        raise SettingsError(f"{where}: {error}") from error

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from pce_jax.errors import EvalError, LayoutError
+from pce_jax.errors import LayoutError, SettingsError
 from pce_jax.evals.instance import Instance, Passage
 from pce_jax.hub.tokenizer import encode_text
 from pce_jax.layout import aligned, bucket, cut, group
@@ -33,14 +33,14 @@ class Prepared:
         """Token ids of each segment: a passage is cut anywhere, items stay whole.
 
         Raises:
-            EvalError: The degree is above the number of a passage's context tokens.
+            SettingsError: The degree is above the number of a passage's context tokens.
         """
         try:
             if isinstance(self.source, Passage):
                 return cut(self.items[0], degree)
             return group(self.items, degree)
         except LayoutError as error:
-            raise EvalError(f"instance {self.source.id!r}: {error}") from error
+            raise SettingsError(f"instance {self.source.id!r}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def prepare(
         chat: Wrap queries in the chat template; passages have no question and stay as they are.
 
     Raises:
-        EvalError: An instance has no context or query, or there is no chat template.
+        SettingsError: An instance has no context or query, or there is no chat template.
     """
     prepared = []
     for instance in instances:
@@ -86,7 +86,7 @@ def prepare(
         items = tuple(item for item in items if item)
         if not items or not query:
             what = "query" if items else "context"
-            raise EvalError(
+            raise SettingsError(
                 f"task {task!r}, instance {instance.id!r}: its {what} has no tokens. "
                 "Leave it out of the data."
             )
@@ -126,7 +126,7 @@ def _volume(shape: Shape) -> tuple[int, int]:
 
 def _chat(tokenizer: Any, query: str) -> str:
     if not tokenizer.chat_template:
-        raise EvalError(
+        raise SettingsError(
             "chat = true, but the model has no chat template, so it is likely no chat model. "
             "Leave it out."
         )
@@ -135,6 +135,6 @@ def _chat(tokenizer: Any, query: str) -> str:
             [{"role": "user", "content": query}], tokenize=False, add_generation_prompt=True
         )
     except Exception as error:  # templates are programs, and fail in every way
-        raise EvalError(
+        raise SettingsError(
             f"the model's chat template fails ({type(error).__name__}: {error}). Leave out chat."
         ) from error

@@ -335,7 +335,7 @@ def _join(old: dict[str, Any], new: Mapping[str, Any], folder: Path) -> dict[str
 
 def _settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What rows depend on, as flat names and values."""
-    keys = ("sha256", "dtype", "weights", "cache")
+    keys = ("sha256", "adapters", "dtype", "weights", "cache")
     model = {f"model {key}": manifest["model"].get(key) for key in keys}
     found = model | {"chat": manifest["chat"]}
     for name, task in manifest["tasks"].items():

@@ -16,15 +16,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from pce_jax.adapters import Adapters, with_adapters
 from pce_jax.cache import empty_tail
+from pce_jax.encode import read_context
 from pce_jax.layout import SegmentedContext
 from pce_jax.method import METHODS, Method
 from pce_jax.models import Llama, unembed
 from pce_jax.query_pass import Stats, read
-
-from .adapters import Adapters, encode_adapted
 
 FULL = METHODS["full"]
 AT_ONCE = 128
@@ -62,9 +63,9 @@ class Example:
     """
 
     context: SegmentedContext
-    query: Int[Array, " tokens"]
-    length: Int[Array, ""]
-    start: Int[Array, ""]
+    query: Int[Array | np.ndarray, " tokens"]
+    length: Int[Array | np.ndarray, ""]
+    start: Int[Array | np.ndarray, ""]
 
 
 @jax.tree_util.register_dataclass
@@ -117,7 +118,9 @@ def objective(
         two_sided: Entropy below the teacher's costs as well.
         dropout: Key of LoRA's dropout, while training.
     """
-    student, cache = encode_adapted(model, adapters, example.context, method, dropout=dropout)
+    student = with_adapters(model, adapters, dropout)
+    cache = read_context(student, example.context, method)[0]
+    query = jnp.asarray(example.query)
     hidden, stats = _read(student, cache, example, method)
     places = jnp.arange(example.query.shape[0])
     target = (places >= jnp.maximum(example.start, 1)) & (places < example.length)
@@ -125,9 +128,9 @@ def objective(
     hidden_full, stats_full = hidden, stats
     if teacher is not None:
         teacher = jax.lax.stop_gradient(teacher)
-        known = encode_adapted(teacher, Adapters(), _without_sink(example.context), FULL)[1]
+        known = read_context(teacher, _without_sink(example.context), FULL)[0]
         hidden_full, stats_full = jax.lax.stop_gradient(_read(teacher, known, example, FULL))
-    ce, kl = _of_vocabulary(student, teacher, hidden, hidden_full, example.query, target)
+    ce, kl = _of_vocabulary(student, teacher, hidden, hidden_full, query, target)
     # The entropy of the pass that predicts a target is that of the token in front of it.
     reads = jnp.pad(target[1:], (0, 1))
     above = stats.entropy.total - stats_full.entropy.total
@@ -152,7 +155,8 @@ def objective(
 def _read(model: Llama, cache: Any, example: Example, method: Method) -> tuple[Array, Stats]:
     """Hidden states behind every query token, and entropies."""
     tail = empty_tail(model, example.query.shape[0])
-    hidden, _, stats = read(model, cache, tail, example.query, example.length, method, True)
+    query, length = jnp.asarray(example.query), jnp.asarray(example.length)
+    hidden, _, stats = read(model, cache, tail, query, length, method, True)
     assert stats is not None
     return hidden, stats
 

@@ -7,18 +7,20 @@ in: many small microbatches give what one large batch gives.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key
 
+from pce_jax.adapters import Adapters
 from pce_jax.method import Method
-from pce_jax.models import Llama
+from pce_jax.models import Llama, with_lora
 
-from .adapters import Adapters
 from .objective import Example, Terms, Weights, objective
+
+Teacher = Literal["base", "live", "none"]
 
 
 @jax.tree_util.register_dataclass
@@ -33,6 +35,11 @@ class Trained:
 
     model: Llama | None
     adapters: Adapters
+
+    @property
+    def size(self) -> int:
+        """How many numbers are trained."""
+        return sum(x.size for x in jax.tree.leaves(self))
 
     def student(self, base: Llama) -> Llama:
         """The weights to compute with, in the dtype of `base`."""
@@ -79,15 +86,17 @@ def begin(trained: Trained, optimizer: optax.GradientTransformation) -> TrainSta
     return TrainState(jnp.zeros((), jnp.int32), trained, optimizer.init(params))
 
 
-@functools.partial(jax.jit, static_argnames=("optimizer", "method", "two_sided"), donate_argnums=0)
+@functools.partial(
+    jax.jit, static_argnames=("teacher", "optimizer", "method", "two_sided"), donate_argnums=0
+)
 def train_step(
     state: TrainState,
     base: Llama,
-    teacher: Llama | None,
     batch: Example,
     weights: Weights,
     key: Key[Array, ""],
     *,
+    teacher: Teacher = "base",
     optimizer: optax.GradientTransformation,
     method: Method,
     two_sided: bool = False,
@@ -97,11 +106,12 @@ def train_step(
     Args:
         state: From `begin` or the step before.
         base: The weights from before training; what is not trained is taken from here.
-        teacher: See `objective`; usually `base`, which costs no copy.
         batch: Examples with axes `[microbatches, examples]` in front, all of one shape. Those with
             a `length` of 0 count for nothing.
         weights: Of the loss in this step.
         key: Of the run; what a step draws follows from it and its number.
+        teacher: Whose full attention is the yardstick: the weights from before (`base`), those of
+            the student as they are now (`live`), or no one's (`none`).
         optimizer: What `begin` was given.
         method: The student's.
         two_sided: See `objective`.
@@ -110,12 +120,15 @@ def train_step(
 
     def summed(trained: Trained, examples: Example, key: Array) -> tuple[Array, Terms]:
         count = examples.length.shape[0]
+        student = trained.student(base)
+        live = with_lora(student, trained.adapters.lora)
+        teachers: dict[str, Llama | None] = {"base": base, "live": live, "none": None}
 
         def one(example: Example, key: Array) -> Terms:
             return objective(
-                trained.student(base),
+                student,
                 trained.adapters,
-                teacher,
+                teachers[teacher],
                 example,
                 method,
                 margin=weights.margin,

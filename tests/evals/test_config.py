@@ -6,7 +6,7 @@ import pytest
 from evals.stub import config_of, write_config
 
 import pce_jax as pce
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.config import load_config
 from pce_jax.evals.methods import method_from_dict, method_to_dict
 
@@ -110,30 +110,30 @@ def test_the_command_line_changes_it(tiny, tmp_path):
     ],
 )
 def test_bad_configs(tiny, tmp_path, changes, says):
-    with pytest.raises(EvalError) as error:
+    with pytest.raises(SettingsError) as error:
         config_of(tmp_path, tiny, **changes)
     assert says in str(error.value)
     assert "config.toml" in str(error.value)
 
 
 def test_bad_files(tmp_path):
-    with pytest.raises(EvalError, match="there is no config"):
+    with pytest.raises(SettingsError, match="there is no config"):
         load_config(tmp_path / "absent.toml")
     (tmp_path / "bad.toml").write_text("model = ")
-    with pytest.raises(EvalError, match="is not TOML"):
+    with pytest.raises(SettingsError, match="is not TOML"):
         load_config(tmp_path / "bad.toml")
 
 
 @pytest.mark.usefixtures("stub")
 def test_unknown_task_on_the_command_line(tiny, tmp_path):
-    with pytest.raises(EvalError, match=r"no task 'aks'. Did you mean 'ask'"):
+    with pytest.raises(SettingsError, match=r"no task 'aks'. Did you mean 'ask'"):
         load_config(write_config(tmp_path, tiny), {"tasks": ("aks",)})
-    with pytest.raises(EvalError, match=r"--tasks names none. Known: ask, read"):
+    with pytest.raises(SettingsError, match=r"--tasks names none. Known: ask, read"):
         load_config(write_config(tmp_path, tiny), {"tasks": ()})
 
 
 @pytest.mark.parametrize("method", [*pce.METHODS.values(), pce.Method(select=pce.Select(tau=0.5))])
 def test_methods_as_values_and_back(method):
     assert method_from_dict(method_to_dict(method)) == method
-    with pytest.raises(EvalError, match="Did you mean 'select'"):
+    with pytest.raises(SettingsError, match="Did you mean 'select'"):
         method_from_dict({"selct": None})

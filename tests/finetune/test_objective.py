@@ -10,13 +10,11 @@ import pytest
 from core.cases import TINY, Case, expect, make, model, weights
 
 import pce_jax as pce
+from pce_jax.adapters import Adapters, from_text_sink, log_temperature
 from pce_jax.finetune import (
-    Adapters,
     Example,
     Terms,
     Weights,
-    from_text_sink,
-    log_temperature,
     objective,
 )
 from pce_jax.models import Llama, init_lora, with_lora

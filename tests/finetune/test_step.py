@@ -12,7 +12,8 @@ from core.cases import TINY, make, model
 from finetune.test_objective import example
 
 import pce_jax as pce
-from pce_jax.finetune import Adapters, Example, Weights, log_temperature
+from pce_jax.adapters import Adapters, log_temperature
+from pce_jax.finetune import Example, Weights
 from pce_jax.finetune.step import Trained, TrainState, begin, decayed, train_step
 from pce_jax.models import init_lora
 
@@ -33,7 +34,7 @@ def batch(rows: list[list[Example]]) -> Example:
 def step(trained: Trained, rows: list[list[Example]], optimizer: Any) -> tuple[TrainState, Any]:
     state = begin(jax.tree.map(jnp.copy, trained), optimizer)  # a step uses its state up
     return train_step(
-        *(state, model(), model(), batch(rows), WEIGHTS, jax.random.key(0)),
+        *(state, model(), batch(rows), WEIGHTS, jax.random.key(0)),
         optimizer=optimizer,
         method=NAIVE,
     )
@@ -79,7 +80,7 @@ def test_dropout_goes_by_the_number_of_the_step():
         moved = jax.tree.map(lambda x: x + 0.1, trained)
         state = begin(moved, sgd())
         state = TrainState(jnp.asarray(number, jnp.int32), state.trained, state.optimizer)
-        arguments = (state, model(), model(), batch([EXAMPLES[:1]]), WEIGHTS, jax.random.key(0))
+        arguments = (state, model(), batch([EXAMPLES[:1]]), WEIGHTS, jax.random.key(0))
         return float(train_step(*arguments, optimizer=sgd(), method=NAIVE)[1].loss)
 
     assert loss(3) == loss(3) != loss(4)

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from pce_jax.errors import EvalError
-from pce_jax.evals.fields import checked, hints_of
+from pce_jax.errors import SettingsError
 from pce_jax.evals.methods import method_spec
 from pce_jax.method import Method
+from pce_jax.settings import checked, hints_of
 
 WHERE = "model_args"
 AUTO_BATCH = 8
@@ -62,30 +62,30 @@ class Arguments:
         """Refuse values without a meaning.
 
         Raises:
-            EvalError: Such as a degree below 1.
+            SettingsError: Such as a degree below 1.
         """
         for name in ("degree", "query_tokens", "stride", "max_length", "max_gen_toks"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise EvalError(f"{WHERE}: {name} must be at least 1, got {value}.")
+                raise SettingsError(f"{WHERE}: {name} must be at least 1, got {value}.")
         if self.separator == "":
-            raise EvalError(f"{WHERE}: separator is empty. Leave it out to cut anywhere.")
+            raise SettingsError(f"{WHERE}: separator is empty. Leave it out to cut anywhere.")
         if self.batch < 1:
-            raise EvalError(f"{WHERE}: batch_size must be at least 1, got {self.batch_size}.")
+            raise SettingsError(f"{WHERE}: batch_size must be at least 1, got {self.batch_size}.")
 
     @property
     def batch(self) -> int:
         """Prompts side by side.
 
         Raises:
-            EvalError: `batch_size` is neither a number nor `auto`.
+            SettingsError: `batch_size` is neither a number nor `auto`.
         """
         if str(self.batch_size).startswith("auto"):
             return AUTO_BATCH
         try:
             return int(self.batch_size)
         except ValueError as error:
-            raise EvalError(
+            raise SettingsError(
                 f"{WHERE}: batch_size must be a number or 'auto', it is {self.batch_size!r}."
             ) from error
 
@@ -93,14 +93,14 @@ class Arguments:
         """The method; at degree 1 there is nothing to select from.
 
         Raises:
-            EvalError: There is no such method, or its table is malformed.
+            SettingsError: There is no such method, or its table is malformed.
         """
         tables = {"method": self.method} if isinstance(self.method, dict) else {}
         name = self.method if isinstance(self.method, str) else "method"
         spec = method_spec(name, tables, self.sink and unescape(self.sink), WHERE)
         method = dataclasses.replace(spec.method, sink=spec.sink)
         if method.full:
-            raise EvalError(f"{WHERE}: for full attention, give degree=1.")
+            raise SettingsError(f"{WHERE}: for full attention, give degree=1.")
         return dataclasses.replace(method, select=None) if self.degree == 1 else method
 
 
@@ -108,7 +108,8 @@ def arguments(values: dict[str, Any]) -> Arguments:
     """Check names and types.
 
     Raises:
-        EvalError: An unknown name (the nearest known one is named), or a value without a meaning.
+        SettingsError: An unknown name (the nearest known one is named), or a value without a
+            meaning.
     """
     return Arguments(**checked(hints_of(Arguments), values, WHERE))
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 
 Thing = TypeVar("Thing")
 
@@ -35,10 +35,10 @@ def keep(things: Sequence[Thing], limit: int | None, shuffle_seed: int | None) -
         shuffle_seed: Seed of the shuffle; the order stays as it is with `None`.
 
     Raises:
-        EvalError: The seed is none.
+        SettingsError: The seed is none.
     """
     if shuffle_seed is not None and not 0 <= shuffle_seed < 2**32:
-        raise EvalError(f"shuffle_seed must be from 0 to {2**32 - 1}, it is {shuffle_seed}.")
+        raise SettingsError(f"shuffle_seed must be from 0 to {2**32 - 1}, it is {shuffle_seed}.")
     order = np.arange(len(things))
     if shuffle_seed is not None:
         np.random.RandomState(shuffle_seed).shuffle(order)

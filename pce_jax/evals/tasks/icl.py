@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Instance
 from pce_jax.evals.metrics import exact_match, parse_answer
 from pce_jax.evals.tasks.answers import HELMET_SINK, with_last_line
@@ -68,7 +68,7 @@ class IclTask:
         """The questions in order; see `Task`.
 
         Raises:
-            EvalError: A file cannot be read, it has a single class, a question's class has no
+            SettingsError: A file cannot be read, it has a single class, a question's class has no
                 demonstration, or more demonstrations are asked for than there are.
         """
         train, test = load(
@@ -79,18 +79,18 @@ class IclTask:
             by_label[row.label].append(row)
         labels = sorted(by_label)
         if len(labels) < 2:
-            raise EvalError(
+            raise SettingsError(
                 f"task {self.name!r}: {self.train} has one class only, {labels[0]!r}, so there is "
                 "nothing to tell apart. Name the whole file."
             )
         if not 1 <= self.shots <= len(train):
-            raise EvalError(
+            raise SettingsError(
                 f"task {self.name!r}: {self.shots} demonstrations are asked for (shots); "
                 f"{self.train} has {len(train)}. Use a number from 1 to that."
             )
         for row in test:
             if row.label not in by_label:
-                raise EvalError(
+                raise SettingsError(
                     f"{row.where}: no demonstration in {self.train} has the class {row.label!r}."
                 )
         rounds = self._rounds([by_label[label] for label in labels])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.tasks.sources import (
     Record,
     csv_records,
@@ -70,7 +70,7 @@ def trec(source: str, fine: bool, skip_malformed: bool = False) -> Iterator[Labe
         skip_malformed: Leave malformed rows out.
 
     Raises:
-        EvalError: A row is malformed, or its class is unknown.
+        SettingsError: A row is malformed, or its class is unknown.
     """
     data = read_bytes(source)
     try:
@@ -85,7 +85,7 @@ def trec(source: str, fine: bool, skip_malformed: bool = False) -> Iterator[Labe
             yield Labelled(where=f"{source}, line {line}", text=question.strip(), label=label)
         elif row.strip() and not skip_malformed:
             near = difflib.get_close_matches(label, known, n=1)
-            raise EvalError(
+            raise SettingsError(
                 f"{source}, line {line}: a row of TREC is COARSE:fine and a question, this is "
                 f"{row.strip()!r:.60}"
                 + (f"; the nearest class is {near[0]}" if near else "")
@@ -103,13 +103,13 @@ def clinc150(source: str, splits: Sequence[str]) -> Iterator[Labelled]:
     """Rows of some splits of CLINC150's JSON.
 
     Raises:
-        EvalError: A split is missing, or a row is no pair of text and intent.
+        SettingsError: A split is missing, or a row is no pair of text and intent.
     """
     data = parse_json(read_text(source), source)
     for split in splits:
         rows = data.get(split) if isinstance(data, dict) else None
         if not isinstance(rows, list):
-            raise EvalError(
+            raise SettingsError(
                 f'{source}: there is no list "{split}". Name the file data_full.json of CLINC150.'
             )
         for number, row in enumerate(rows, 1):
@@ -118,7 +118,7 @@ def clinc150(source: str, splits: Sequence[str]) -> Iterator[Labelled]:
                 case [str(text), str(label)] if text.strip() and label:
                     yield Labelled(where=where, text=text, label=label)
                 case _:
-                    raise EvalError(
+                    raise SettingsError(
                         f"{where}: a text and an intent are wanted, this is {row!r:.60}."
                     )
 
@@ -144,12 +144,14 @@ def hugging_face(source: str, field: str) -> Iterator[Labelled]:
     """Rows of a dataset with a `text` and a class label in `field`.
 
     Raises:
-        EvalError: It cannot be loaded, or has no such field.
+        SettingsError: It cannot be loaded, or has no such field.
     """
     dataset = load_dataset(source)
     feature: Any = dataset.features.get(field)
     if feature is None:
-        raise EvalError(f"{source} has no field {field!r}, so it is another dataset. Name a file.")
+        raise SettingsError(
+            f"{source} has no field {field!r}, so it is another dataset. Name a file."
+        )
     for record in dataset_records(source, dataset):
         label = record.get(field)
         name = label if isinstance(label, str) else feature.names[label]
@@ -176,11 +178,11 @@ def load(
         skip_malformed: Leave malformed rows of TREC out.
 
     Raises:
-        EvalError: A file cannot be read, a row is malformed, or a split is empty.
+        SettingsError: A file cannot be read, a row is malformed, or a split is empty.
     """
     one_file = dataset == "nlu" or (dataset == "clinc150" and not is_hugging_face(train))
     if one_file == bool(test):
-        raise EvalError(
+        raise SettingsError(
             f"{dataset}: its one file is given in train; leave test out."
             if one_file
             else f"{dataset}: test is missing. Name the file of its test questions."
@@ -203,7 +205,7 @@ def load(
     training, testing = held_out(rows[0]) if dataset == "nlu" else rows
     for split, source in ((training, train), (testing, test or train)):
         if not split:
-            raise EvalError(f"{dataset}: {source} has no rows.")
+            raise SettingsError(f"{dataset}: {source} has no rows.")
     return training, testing
 
 

@@ -34,7 +34,7 @@ def read(source: str) -> Iterator[Instance]:
     """Instances of Lost in the Middle (`ordered_kv_records`, `key`) or HELMET (`context`).
 
     Raises:
-        EvalError: It cannot be read, a row is malformed, or the key is not among the pairs.
+        SettingsError: It cannot be read, a row is malformed, or the key is not among the pairs.
     """
     for record in records(source):
         if "ordered_kv_records" in record.values:

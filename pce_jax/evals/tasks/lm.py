@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pce_jax.demo.text import python_topics
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Instance, Passage
 from pce_jax.evals.tasks.draws import keep
 from pce_jax.evals.tasks.sources import is_hugging_face, read_text, records
@@ -58,12 +58,13 @@ class LmTask:
         """Checks what has no meaning.
 
         Raises:
-            EvalError: There are no files, or the window has no room for context and scored tokens.
+            SettingsError: There are no files, or the window has no room for context and scored
+                tokens.
         """
         if not self.files:
-            raise EvalError(f"task {self.name!r}: files is empty. Name at least one text file.")
+            raise SettingsError(f"task {self.name!r}: files is empty. Name at least one text file.")
         if self.scored < 1 or self.length < self.scored + 2:
-            raise EvalError(
+            raise SettingsError(
                 f"task {self.name!r}: length {self.length} and scored {self.scored}: at least one "
                 "token must be scored, and two more are needed, one of context and one unsplit."
             )
@@ -72,7 +73,7 @@ class LmTask:
         """The windows in order; see `Task`.
 
         Raises:
-            EvalError: A file cannot be read, or no text is as long as a window.
+            SettingsError: A file cannot be read, or no text is as long as a window.
         """
         lengths: list[int] = []
         windows = self._windows(tokenizer, lengths)
@@ -81,7 +82,7 @@ class LmTask:
         else:
             passages = keep(list(windows), self.limit, self.shuffle_seed)
         if not passages and self.limit != 0:
-            raise EvalError(
+            raise SettingsError(
                 f"task {self.name!r}: none of its {len(lengths)} texts has the {self.length} "
                 f"tokens of a window (length); the longest has {max(lengths, default=0)}. Use a "
                 "shorter length or longer texts."

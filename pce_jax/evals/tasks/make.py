@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from pce_jax.errors import EvalError
-from pce_jax.evals.fields import checked, hints_of, nearest
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Task
 from pce_jax.evals.tasks.icl import IclTask
 from pce_jax.evals.tasks.lm import LmTask
 from pce_jax.evals.tasks.rag import RagTask
 from pce_jax.evals.tasks.recall import RecallTask
+from pce_jax.settings import checked, hints_of, nearest
 
 TASKS: dict[str, type] = {"lm": LmTask, "icl": IclTask, "rag": RagTask, "recall": RecallTask}
 """The task families by the name of their kind."""
@@ -24,7 +24,7 @@ def make_task(kind: str, **fields: Any) -> Task:
             fraction, as TOML has them.
 
     Raises:
-        EvalError: There is no such kind or field, a field is missing, or has a value of another
+        SettingsError: There is no such kind or field, a field is missing, or has a value of another
             type or without a meaning.
 
     Example:
@@ -32,7 +32,7 @@ def make_task(kind: str, **fields: Any) -> Task:
         RecallTask(name='kv', variant='kv', ...)
     """
     if kind not in TASKS:
-        raise EvalError(f"there is no kind of task {kind!r}.{nearest(kind, TASKS)}")
+        raise SettingsError(f"there is no kind of task {kind!r}.{nearest(kind, TASKS)}")
     cls = TASKS[kind]
     where = f"task {fields.get('name', '')!r} ({kind})"
     values = checked(hints_of(cls), fields, where)
@@ -42,5 +42,5 @@ def make_task(kind: str, **fields: Any) -> Task:
         if field.name not in values and field.default is dataclasses.MISSING
     ]
     if missing:
-        raise EvalError(f"{where}: {', '.join(missing)} must be given.")
+        raise SettingsError(f"{where}: {', '.join(missing)} must be given.")
     return cls(**values)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Instance
 from pce_jax.evals.tasks.draws import stream
 from pce_jax.evals.tasks.sources import Record, read_text, records
@@ -130,7 +130,7 @@ def read(needles: Needles, source: str) -> Iterator[Instance]:
     """Instances of a RULER file (`input`, `outputs`) or HELMET's form of it (`context`, `query`).
 
     Raises:
-        EvalError: It cannot be read, a row is malformed, or an answer is not in the text.
+        SettingsError: It cannot be read, a row is malformed, or an answer is not in the text.
     """
     for record in records(source):
         text, key = _text_and_key(record)
@@ -179,7 +179,7 @@ def _sentences(random: np.random.RandomState, background: str, count: int) -> li
         return [_FILLER[index % len(_FILLER)] for index in range(count)]
     sentences = [unit.strip() for unit in cut_at_stops(background)]
     if len(sentences) < count:
-        raise EvalError(
+        raise SettingsError(
             f"the background has {len(sentences)} sentences, {count} are needed. Lower size or "
             "name longer texts."
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Instance
 from pce_jax.evals.metrics import normalise, raw_or_parsed
 from pce_jax.evals.tasks.answers import HELMET_SINK, with_last_line
@@ -99,10 +99,10 @@ class RagTask:
         """Checks the place of the gold documents.
 
         Raises:
-            EvalError: It is outside the documents.
+            SettingsError: It is outside the documents.
         """
         if self.gold_position is not None and not 0 <= self.gold_position < (self.documents or 0):
-            raise EvalError(
+            raise SettingsError(
                 f"task {self.name!r}: gold_position {self.gold_position} is not among its "
                 f"documents ({self.documents}). Set documents, and count from 0."
             )
@@ -111,12 +111,12 @@ class RagTask:
         """The questions in order; see `Task`.
 
         Raises:
-            EvalError: The file cannot be read, a row is malformed, no row is left, or there are
+            SettingsError: The file cannot be read, a row is malformed, no row is left, or there are
                 too few other documents.
         """
         questions = [_question(record) for record in records(self.file) if self._wanted(record)]
         if not questions:
-            raise EvalError(
+            raise SettingsError(
                 f"task {self.name!r}: {self.file} has no questions"
                 + (
                     f" with popularity below {self.popularity}."
@@ -160,14 +160,14 @@ class RagTask:
         gold = marked or list(question.documents)
         first = 0 if self.gold_position is None else self.gold_position
         if first + len(gold) > count:
-            raise EvalError(
+            raise SettingsError(
                 f"{question.where}: {len(gold)} gold documents from place {first} do not fit into "
                 f"{count} documents. Raise documents or lower gold_position."
             )
         random = stream(self.seed, question.id)
         others = _without(pool, question, random.permutation(len(pool)).tolist(), count - len(gold))
         if len(gold) + len(others) < count:
-            raise EvalError(
+            raise SettingsError(
                 f"{question.where}: {count - len(gold)} distractors are needed, and the other rows "
                 f"have {len(others)} documents without an answer. Lower documents (now {count})."
             )
@@ -223,7 +223,7 @@ def _question(record: Record) -> Question:
 def _document(record: Record, number: int, values: Any) -> Document:
     where = f"{record.where}, ctxs[{number}]"
     if not isinstance(values, dict):
-        raise EvalError(f"{where}: a document must be an object, this is {values!r:.60}.")
+        raise SettingsError(f"{where}: a document must be an object, this is {values!r:.60}.")
     inner = Record(where=where, number=number, values=values)
     return Document(
         title=inner.text("title", "wikipedia_title"),

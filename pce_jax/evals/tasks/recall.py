@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Instance
 from pce_jax.evals.metrics import contained_share, raw_or_parsed
 from pce_jax.evals.tasks import keyvalue, needles
@@ -60,7 +60,7 @@ class RecallTask:
         """Fills in the published answer length and checks what has no meaning.
 
         Raises:
-            EvalError: A field has no meaning, alone or with the others.
+            SettingsError: A field has no meaning, alone or with the others.
         """
         if not self.max_new_tokens:
             object.__setattr__(self, "max_new_tokens", _PUBLISHED_LENGTH[self.variant])
@@ -84,7 +84,7 @@ class RecallTask:
             ),
         ):
             if wrong:
-                raise EvalError(f"task {self.name!r}: {problem}.")
+                raise SettingsError(f"task {self.name!r}: {problem}.")
 
     @property
     def metric(self) -> str:
@@ -95,7 +95,7 @@ class RecallTask:
         """The questions in order; see `Task`.
 
         Raises:
-            EvalError: A file cannot be read, or has no instances.
+            SettingsError: A file cannot be read, or has no instances.
         """
         if self.file is None:
             make = self._maker()
@@ -107,7 +107,7 @@ class RecallTask:
         )
         instances = keep(list(found), self.limit, self.shuffle_seed)
         if not instances:
-            raise EvalError(f"task {self.name!r}: {self.file} has no rows.")
+            raise SettingsError(f"task {self.name!r}: {self.file} has no rows.")
         return instances
 
     def score(self, instance: Instance, output: str) -> dict[str, float]:

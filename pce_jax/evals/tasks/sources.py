@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 
 HUGGING_FACE = "hf:"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -32,15 +32,15 @@ class Record:
     number: int
     values: Mapping[str, Any]
 
-    def error(self, problem: str) -> EvalError:
+    def error(self, problem: str) -> SettingsError:
         """An error about this row."""
-        return EvalError(f"{self.where}: {problem}")
+        return SettingsError(f"{self.where}: {problem}")
 
     def get(self, *names: str) -> Any:
         """The value of the first of these fields that is there.
 
         Raises:
-            EvalError: None of them is.
+            SettingsError: None of them is.
         """
         for name in names:
             if self.values.get(name) is not None:
@@ -54,7 +54,7 @@ class Record:
         """As `get`, for a field that must hold text.
 
         Raises:
-            EvalError: It is missing, holds something else, or is empty.
+            SettingsError: It is missing, holds something else, or is empty.
         """
         value = self.get(*names)
         if not isinstance(value, str) or not value.strip():
@@ -71,7 +71,7 @@ def read_bytes(source: str) -> bytes:
     """The contents of a file, unpacked if its name ends in `.gz`.
 
     Raises:
-        EvalError: It is missing, unreadable, damaged or empty.
+        SettingsError: It is missing, unreadable, damaged or empty.
     """
     path = Path(source)
     try:
@@ -79,15 +79,15 @@ def read_bytes(source: str) -> bytes:
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except FileNotFoundError as error:
-        raise EvalError(
+        raise SettingsError(
             f"there is no data file {path} (looked in {Path.cwd()}). Check the spelling."
         ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise EvalError(f"{path} is no whole gzip file: {error}. Fetch it again.") from error
+        raise SettingsError(f"{path} is no whole gzip file: {error}. Fetch it again.") from error
     except OSError as error:
-        raise EvalError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not data.strip():
-        raise EvalError(f"{path} is empty. Leave it out, or put data into it.")
+        raise SettingsError(f"{path} is empty. Leave it out, or put data into it.")
     return data
 
 
@@ -95,14 +95,14 @@ def read_text(source: str) -> str:
     """The contents of a UTF-8 file; line ends as they are.
 
     Raises:
-        EvalError: As `read_bytes`, or it is not UTF-8 text.
+        SettingsError: As `read_bytes`, or it is not UTF-8 text.
     """
     data = read_bytes(source)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise EvalError(
+        raise SettingsError(
             f"{source}, line {line}: this is not UTF-8 text ({error.reason}). Convert the file, or "
             "name a text file."
         ) from error
@@ -114,7 +114,7 @@ def records(source: str) -> Iterator[Record]:
     A `.json` file holds a list of objects, by itself or under the key `data`.
 
     Raises:
-        EvalError: It cannot be read, or a row is malformed; the message names the line.
+        SettingsError: It cannot be read, or a row is malformed; the message names the line.
     """
     if is_hugging_face(source):
         return dataset_records(source, load_dataset(source))
@@ -130,7 +130,7 @@ def csv_records(source: str, delimiter: str = ",") -> Iterator[Record]:
     """The rows of a CSV file by its header.
 
     Raises:
-        EvalError: It cannot be read, or a row has another number of fields than the header.
+        SettingsError: It cannot be read, or a row has another number of fields than the header.
     """
     reader = csv.DictReader(
         io.StringIO(read_text(source), newline=""), delimiter=delimiter, skipinitialspace=True
@@ -139,13 +139,13 @@ def csv_records(source: str, delimiter: str = ",") -> Iterator[Record]:
         for number, row in enumerate(reader):
             where = f"{source}, line {reader.line_num}"
             if None in row or None in row.values():
-                raise EvalError(
+                raise SettingsError(
                     f"{where}: the header has {len(reader.fieldnames or ())} fields, "
                     "this row another number. Check its quotes."
                 )
             yield Record(where=where, number=number, values=row)
     except csv.Error as error:
-        raise EvalError(f"{source}, line {reader.line_num}: malformed CSV: {error}.") from error
+        raise SettingsError(f"{source}, line {reader.line_num}: malformed CSV: {error}.") from error
 
 
 def _jsonl_records(source: str) -> Iterator[Record]:
@@ -160,7 +160,7 @@ def _json_records(source: str) -> Iterator[Record]:
     data = parse_json(read_text(source), source)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
-        raise EvalError(
+        raise SettingsError(
             f'{source}: a .json file must hold a list of objects, or one under the key "data".'
         )
     for number, row in enumerate(rows):
@@ -171,7 +171,7 @@ def parse_json(text: str, where: str) -> Any:
     """What a JSON text holds.
 
     Raises:
-        EvalError: It is malformed.
+        SettingsError: It is malformed.
     """
     try:
         value = json.loads(text)
@@ -179,12 +179,12 @@ def parse_json(text: str, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:
-        raise EvalError(f"{where}: malformed JSON: {error}.") from error
+        raise SettingsError(f"{where}: malformed JSON: {error}.") from error
 
 
 def _record(where: str, number: int, row: Any) -> Record:
     if not isinstance(row, dict):
-        raise EvalError(f"{where}: a JSON object is wanted here, this is {row!r:.60}.")
+        raise SettingsError(f"{where}: a JSON object is wanted here, this is {row!r:.60}.")
     return Record(where=where, number=number, values=row)
 
 
@@ -198,26 +198,26 @@ def load_dataset(source: str) -> Any:
     """A split of a Hugging Face dataset: `hf:OWNER/NAME:SPLIT` or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
-        EvalError: The name is malformed, `datasets` is not installed, or it cannot load this.
+        SettingsError: The name is malformed, `datasets` is not installed, or it cannot load this.
     """
     name, colon, split = source.removeprefix(HUGGING_FACE).partition(":")
     parts = name.split("/")
     if not colon or not split or not 2 <= len(parts) <= 3 or not all(parts):
-        raise EvalError(
+        raise SettingsError(
             f"{source!r} names no dataset. Write hf:OWNER/NAME:SPLIT or "
             "hf:OWNER/NAME/CONFIG:SPLIT, as in hf:PolyAI/banking77:train."
         )
     try:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
-        raise EvalError(
+        raise SettingsError(
             f"{source} needs the package datasets: pip install 'pce-jax[data]'. Or name a file."
         ) from error
     try:
         return datasets.load_dataset("/".join(parts[:2]), *parts[2:], split=split)
     except Exception as error:  # a dozen kinds, from its own to those of HTTP clients
         reason = (str(error).splitlines() or [""])[0]
-        raise EvalError(
+        raise SettingsError(
             f"{source} cannot be loaded: {type(error).__name__}: {reason}\n"
             "Check its name, config and split, and the network; or name a file."
         ) from error

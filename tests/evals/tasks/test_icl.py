@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from evals.tasks.helpers import public
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.tasks import IclTask
 
 TRAIN = "\n".join(
@@ -114,7 +114,7 @@ def test_scores(trec):
 def test_malformed_rows_of_trec(trec, tmp_path, row, problem):
     bad = tmp_path / "bad.label"
     bad.write_text(TRAIN + "\n" + row + "\n")
-    with pytest.raises(EvalError, match=problem):
+    with pytest.raises(SettingsError, match=problem):
         trec(train=str(bad)).instances()
     assert trec(train=str(bad), skip_malformed=True).instances() == trec().instances()
 
@@ -129,21 +129,21 @@ def test_the_stray_byte_of_trec_becomes_a_space(trec, tmp_path):
 def test_what_cannot_work_is_said(trec, tmp_path):
     one = tmp_path / "one.label"
     one.write_text("NUM:date when ?\n" * 9)
-    with pytest.raises(EvalError, match="one class only, 'NUM:date'"):
+    with pytest.raises(SettingsError, match="one class only, 'NUM:date'"):
         trec(train=str(one)).instances()
-    with pytest.raises(EvalError, match=r"21 demonstrations are asked for.*has 20"):
+    with pytest.raises(SettingsError, match=r"21 demonstrations are asked for.*has 20"):
         trec(shots=21).instances()
-    with pytest.raises(EvalError, match=r"one.label, line 1: no demonstration in .*'LOC:city'"):
+    with pytest.raises(SettingsError, match=r"one.label, line 1: no demonstration in .*'LOC:city'"):
         one.write_text("LOC:city where ?\n")
         two = tmp_path / "two.label"
         two.write_text("NUM:date when ?\nHUM:ind who ?\n" * 9)
         trec(test=str(one), train=str(two)).instances()
-    with pytest.raises(EvalError, match=r"there is no data file .*gone.label"):
+    with pytest.raises(SettingsError, match=r"there is no data file .*gone.label"):
         trec(test=str(tmp_path / "gone.label")).instances()
-    with pytest.raises(EvalError, match="test is missing"):
+    with pytest.raises(SettingsError, match="test is missing"):
         trec(test="").instances()
     (tmp_path / "empty.label").write_text("\n \n")
-    with pytest.raises(EvalError, match=r"empty.label is empty"):
+    with pytest.raises(SettingsError, match=r"empty.label is empty"):
         trec(test=str(tmp_path / "empty.label")).instances()
 
 
@@ -159,10 +159,10 @@ def test_banking77(tmp_path):
     assert set(demos(instance)) == {("Where, please?", "card"), ("Two\nlines", "pin")}
     assert instance.answers == ("pin",)
     test.write_text("text,category\nWhich?,pin\nbroken\n")
-    with pytest.raises(EvalError, match=r"test.csv, line 3: .*another number"):
+    with pytest.raises(SettingsError, match=r"test.csv, line 3: .*another number"):
         task.instances()
     test.write_text("text,intent\nWhich?,pin\n")
-    with pytest.raises(EvalError, match=r'line 2: there is no field "category"'):
+    with pytest.raises(SettingsError, match=r'line 2: there is no field "category"'):
         task.instances()
 
 
@@ -182,16 +182,16 @@ def test_clinc150(tmp_path):
     assert len(make().instances()) == 2
     assert len(make(out_of_scope=False).instances()) == 1
     assert all("who won" not in item for item in make(out_of_scope=False).instances()[0].items)
-    with pytest.raises(EvalError, match="leave test out"):
+    with pytest.raises(SettingsError, match="leave test out"):
         make(test=str(file)).instances()
     file.write_text(json.dumps(parts | {"val": [["add two", "math"], ["add"]]}))
-    with pytest.raises(EvalError, match=r"data.json, val 2: a text and an intent"):
+    with pytest.raises(SettingsError, match=r"data.json, val 2: a text and an intent"):
         make().instances()
     file.write_text('{"train": []}')
-    with pytest.raises(EvalError, match='no list "oos_train"'):
+    with pytest.raises(SettingsError, match='no list "oos_train"'):
         make().instances()
     file.write_text("{")
-    with pytest.raises(EvalError, match=r"data\.json: malformed JSON"):
+    with pytest.raises(SettingsError, match=r"data\.json: malformed JSON"):
         make().instances()
 
 

@@ -5,7 +5,7 @@ from core.goldens import optional
 from evals.tasks.helpers import WordTokenizer, public, write_jsonl
 from smollm2 import smollm2_path
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.tasks import LmTask, make_task
 from pce_jax.hub import Source, load_tokenizer
 
@@ -52,14 +52,14 @@ def test_the_limit_keeps_the_first_of_one_fixed_order(tmp_path):
 def test_what_cannot_work_is_said(tmp_path):
     short = tmp_path / "short.txt"
     short.write_text(words(8))
-    with pytest.raises(EvalError, match=r"none of its 1 texts.*10.*longest has 8"):
+    with pytest.raises(SettingsError, match=r"none of its 1 texts.*10.*longest has 8"):
         LmTask(name="lm", files=(str(short),), length=10, scored=4).instances(WordTokenizer())
-    with pytest.raises(EvalError, match=r"length 5 and scored 4"):
+    with pytest.raises(SettingsError, match=r"length 5 and scored 4"):
         LmTask(name="lm", files=(str(short),), length=5, scored=4)
-    with pytest.raises(EvalError, match="files is empty"):
+    with pytest.raises(SettingsError, match="files is empty"):
         make_task("lm", name="lm", files=[])
     row = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}, {"txt": "b"}])
-    with pytest.raises(EvalError, match=r'a.jsonl, line 2: there is no field "text".*txt'):
+    with pytest.raises(SettingsError, match=r'a.jsonl, line 2: there is no field "text".*txt'):
         LmTask(name="lm", files=(row,), length=10, scored=4).instances(WordTokenizer())
 
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.instance import Task
 from pce_jax.evals.tasks import TASKS, RagTask, make_task
 
@@ -49,5 +49,5 @@ def test_whole_numbers_stand_for_fractions():
     ],
 )
 def test_what_cannot_work_is_said(kind, fields, problem):
-    with pytest.raises(EvalError, match=problem):
+    with pytest.raises(SettingsError, match=problem):
         make_task(kind, name="x", **fields)

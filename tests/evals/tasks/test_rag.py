@@ -1,7 +1,7 @@
 import pytest
 from evals.tasks.helpers import public, write_jsonl
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.metrics import normalise
 from pce_jax.evals.tasks import RagTask
 
@@ -50,7 +50,7 @@ def test_distractors_hold_no_answer(tmp_path):
     task = RagTask(name="qa", file=write_jsonl(tmp_path / "a.jsonl", rows), documents=10)
     text = "".join(next(one for one in task.instances() if one.id == "0").items)
     assert "code3x" not in text and "Title 7" not in text
-    with pytest.raises(EvalError, match=r"line 1: 10 distractors.*have 9 documents"):
+    with pytest.raises(SettingsError, match=r"line 1: 10 distractors.*have 9 documents"):
         RagTask(name="qa", file=task.file, documents=11).instances()
 
 
@@ -60,7 +60,7 @@ def test_several_golds(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", rows)
     task = RagTask(name="qa", file=file, documents=5, gold_position=3, shuffle_seed=None, limit=1)
     assert golds(task.instances()[0]) == [3, 4]
-    with pytest.raises(EvalError, match="2 gold documents from place 4"):
+    with pytest.raises(SettingsError, match="2 gold documents from place 4"):
         RagTask(
             name="qa", file=file, documents=5, gold_position=4, shuffle_seed=None, limit=1
         ).instances()
@@ -90,10 +90,10 @@ def test_popularity(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", rows)
     task = RagTask(name="qa", file=file, popularity=3, shuffle_seed=None)
     assert [one.id for one in task.instances()] == ["0", "1", "2"]
-    with pytest.raises(EvalError, match=r"no questions with popularity below -1"):
+    with pytest.raises(SettingsError, match=r"no questions with popularity below -1"):
         RagTask(name="qa", file=file, popularity=-1).instances()
     bad = write_jsonl(tmp_path / "b.jsonl", [row(0, s_pop=0)])
-    with pytest.raises(EvalError, match=r'b.jsonl, line 1: "s_pop"'):
+    with pytest.raises(SettingsError, match=r'b.jsonl, line 1: "s_pop"'):
         RagTask(name="qa", file=bad, popularity=3).instances()
 
 
@@ -126,14 +126,14 @@ def test_scores(file):
 )
 def test_malformed_rows(tmp_path, bad, problem):
     file = write_jsonl(tmp_path / "bad.jsonl", [row(0), bad])
-    with pytest.raises(EvalError, match=f"bad.jsonl, line 2.*{problem}"):
+    with pytest.raises(SettingsError, match=f"bad.jsonl, line 2.*{problem}"):
         RagTask(name="qa", file=file).instances()
 
 
 def test_what_cannot_work_is_said(file):
-    with pytest.raises(EvalError, match="gold_position 5"):
+    with pytest.raises(SettingsError, match="gold_position 5"):
         RagTask(name="qa", file=file, documents=5, gold_position=5)
-    with pytest.raises(EvalError, match="gold_position 0"):
+    with pytest.raises(SettingsError, match="gold_position 0"):
         RagTask(name="qa", file=file, gold_position=0)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from evals.tasks.helpers import public, write_jsonl
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.tasks import RecallTask
 from pce_jax.evals.tasks.words import ADJECTIVES, NOUNS
 
@@ -86,7 +86,7 @@ def test_multivalue_prompts(tmp_path):
     said = [unit.strip() for unit in other.items[3:] if "magic" not in unit]
     first = int(said[0].removeprefix("Line ").removesuffix("."))
     assert said == [f"Line {number}." for number in range(first, first + 28)]
-    with pytest.raises(EvalError, match="has 40 sentences, 46 are needed"):
+    with pytest.raises(SettingsError, match="has 40 sentences, 46 are needed"):
         make("multivalue", background=(str(text),), size=50).instances()
 
 
@@ -134,14 +134,14 @@ def test_key_value_files(tmp_path):
         ({"ordered_kv_records": [["k3", 7]], "value": 7}, "must be texts, not 7"),
     ):
         file = write_jsonl(tmp_path / "bad.jsonl", [middle, middle | bad])
-        with pytest.raises(EvalError, match=f"bad.jsonl, line 2: .*{problem}"):
+        with pytest.raises(SettingsError, match=f"bad.jsonl, line 2: .*{problem}"):
             make("kv", file=file).instances()
 
 
 def test_a_file_without_rows_is_named(tmp_path):
     file = tmp_path / "none.json"
     file.write_text("[]")
-    with pytest.raises(EvalError, match=r"'recall': .*none.json has no rows"):
+    with pytest.raises(SettingsError, match=r"'recall': .*none.json has no rows"):
         make("kv", file=str(file)).instances()
 
 
@@ -162,12 +162,12 @@ def test_needle_files(tmp_path):
         ({"input": "what?"}, '"input" does not end in a question'),
     ):
         file = write_jsonl(tmp_path / "bad.jsonl", [helmet, helmet | bad])
-        with pytest.raises(EvalError, match=f"bad.jsonl, line 2: .*{problem}"):
+        with pytest.raises(SettingsError, match=f"bad.jsonl, line 2: .*{problem}"):
             make("multikey", file=file).instances()
-    with pytest.raises(EvalError, match=r"niah.jsonl, line 1: .*is no uuid"):
+    with pytest.raises(SettingsError, match=r"niah.jsonl, line 1: .*is no uuid"):
         make("uuid", file=str(tmp_path / "niah.jsonl")).instances()
     several = write_jsonl(tmp_path / "mv.jsonl", [helmet | {"answer": [made.answers[0]] * 2}])
-    with pytest.raises(EvalError, match=r"2 answers where one.*multivalue"):
+    with pytest.raises(SettingsError, match=r"2 answers where one.*multivalue"):
         make("multikey", file=several).instances()
 
 
@@ -183,7 +183,7 @@ def test_needle_files(tmp_path):
     ],
 )
 def test_what_cannot_work_is_said(variant, fields, problem):
-    with pytest.raises(EvalError, match=problem):
+    with pytest.raises(SettingsError, match=problem):
         make(variant, **fields)
 
 

@@ -6,7 +6,7 @@ import types
 import pytest
 from evals.tasks.helpers import WordTokenizer
 
-from pce_jax.errors import EvalError
+from pce_jax.errors import SettingsError
 from pce_jax.evals.tasks import IclTask, LmTask
 from pce_jax.evals.tasks.draws import keep, stream
 from pce_jax.evals.tasks.sources import records
@@ -17,7 +17,7 @@ def test_the_kept_ones_are_the_published_ones():
     assert keep(range(10), None, 42) == [8, 1, 5, 0, 7, 2, 9, 4, 3, 6]
     assert keep(range(10), 3, 42) == [8, 1, 5]
     assert keep(range(10), 3, None) == [0, 1, 2]
-    with pytest.raises(EvalError, match="shuffle_seed must be from 0"):
+    with pytest.raises(SettingsError, match="shuffle_seed must be from 0"):
         keep(range(10), 3, -1)
 
 
@@ -34,10 +34,14 @@ def test_streams_are_told_apart_by_every_key():
         ("a.jsonl", b'{"a": 1}\n\xff\n', "a.jsonl, line 2: this is not UTF-8"),
         ("a.jsonl", b" \n", "a.jsonl is empty"),
         ("a.jsonl.gz", b"plain", "no whole gzip file"),
-        ("a.jsonl.gz", gzip.compress(b'{"a": 1}')[:-9], "no whole gzip file"),
-        ("a.jsonl.gz", gzip.compress(b"")[:10] + b"\xff" * 30, "no whole gzip file"),
-        ("a.jsonl.gz", gzip.compress(b""), "a.jsonl.gz is empty"),
-        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{'), "a.jsonl.gz, line 2: malformed JSON"),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], "no whole gzip file"),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 30, "no whole gzip file"),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0), "a.jsonl.gz is empty"),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"a": 1}\n{', mtime=0),
+            "a.jsonl.gz, line 2: malformed JSON",
+        ),
         ("a.jsonl", b"1" * 5000, "a.jsonl, line 1: malformed JSON: Exceeds"),
         ("a.jsonl", b'{"a": "\\ud83d\\ude00"}\n{"a": "\\uD83D"}', "a.jsonl, line 2: .*surrogates"),
         ("a.json", b'{"rows": []}', "a list of objects"),
@@ -48,7 +52,7 @@ def test_streams_are_told_apart_by_every_key():
 def test_bad_files(tmp_path, name, data, problem):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(EvalError, match=problem):
+    with pytest.raises(SettingsError, match=problem):
         list(records(str(path)))
 
 
@@ -59,7 +63,7 @@ def test_unusual_but_right_files(tmp_path):
         ("line 1", 0, "x\u2028y"),
         ("line 3", 1, 2),
     ]
-    with pytest.raises(EvalError, match="cannot be read"):
+    with pytest.raises(SettingsError, match="cannot be read"):
         list(records(str(tmp_path)))
 
 
@@ -96,12 +100,12 @@ def test_hugging_face(hub):
         shots=2, natural_labels=True,
     )  # fmt: skip
     assert {one.answers for one in icl.instances()} == {("NUM:date",), ("HUM:ind",)}
-    with pytest.raises(EvalError, match="has no field 'label'"):
+    with pytest.raises(SettingsError, match="has no field 'label'"):
         IclTask(name="i", dataset="banking77", train="hf:a/b:train", test="hf:a/b:c").instances()
-    with pytest.raises(EvalError, match='cannot be loaded: ValueError: Unknown split "gone"'):
+    with pytest.raises(SettingsError, match='cannot be loaded: ValueError: Unknown split "gone"'):
         list(records("hf:owner/name:gone"))
     for malformed in ("hf:name:train", "hf:owner/name", "hf:a/b/c/d:train"):
-        with pytest.raises(EvalError, match="names no dataset"):
+        with pytest.raises(SettingsError, match="names no dataset"):
             list(records(malformed))
 
 
@@ -110,5 +114,5 @@ def test_hugging_face_without_its_package(monkeypatch):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(EvalError, match=r"pip install 'pce-jax\[data\]'"):
+    with pytest.raises(SettingsError, match=r"pip install 'pce-jax\[data\]'"):
         list(records("hf:owner/name:train"))

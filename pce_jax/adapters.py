@@ -1,6 +1,7 @@
 """What can be trained beside the weights: LoRA, a temperature by head, a learned sink.
 
-Each is an addition that can be left out, and all but the sink change nothing at first.
+Each is an addition that can be left out, and all but the sink change nothing at first. A model
+carries them (`with_adapters`), and whatever reads with it applies them.
 """
 
 import dataclasses
@@ -10,12 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from pce_jax.cache import KV, ContextCache, empty_kv
-from pce_jax.encode import read_context, read_segment
-from pce_jax.layout import SegmentedContext
-from pce_jax.method import Method
-from pce_jax.models import Llama, Lora, with_lora
-from pce_jax.models.config import LlamaConfig
+from .cache import KV, empty_kv
+from .encode import read_segment
+from .models import Llama, Lora
+from .models.config import LlamaConfig
+from .models.lora import parameters_of
 
 
 @jax.tree_util.register_dataclass
@@ -59,34 +59,28 @@ def from_text_sink(model: Llama, tokens: Sequence[int]) -> KV:
     return jax.tree.map(lambda x: x.astype(jnp.float32), kv)
 
 
-def encode_adapted(
-    model: Llama,
-    adapters: Adapters,
-    context: SegmentedContext,
-    method: Method,
-    *,
-    dropout: Key[Array, ""] | None = None,
-) -> tuple[Llama, ContextCache]:
-    """Encode a context with adapters.
+def with_adapters(
+    model: Llama, adapters: Adapters | None, dropout: Key[Array, ""] | None = None
+) -> Llama:
+    """The model with adapters in place of those it had; its weights are shared and not copied.
+
+    Whatever encodes with such a model reads segments behind the learned sink and gives the cache
+    the temperatures. Full attention has LoRA alone.
 
     Args:
-        model: The decoder without them.
-        adapters: What they are; in full attention (`method.full`) LoRA alone counts.
-        context: Laid out without a sink, if the adapters have one.
-        method: As in `encode`.
+        model: The decoder.
+        adapters: What they are; `None` for the model without any.
         dropout: Key of LoRA's dropout, while training.
 
-    Returns:
-        The decoder to read the cache with, and the cache.
+    Example:
+        >>> adapters = pce.Adapters(log_temperature=pce.log_temperature(model.config) - 0.2)
+        >>> sharper = pce.with_adapters(model, adapters)
+        >>> pce.encode(sharper, context).sharpness.shape
+        (30, 9)
     """
-    model = with_lora(model, adapters.lora, dropout)
-    if method.full:
-        return model, read_context(model, context, method)[0]
-    sink = adapters.sink
-    if sink is not None:
-        sink = jax.tree.map(lambda x: x.astype(model.dtype), sink)
-    cache = read_context(model, context, method, prefix=sink)[0]
-    if adapters.log_temperature is not None:
-        sharpness = jnp.exp(-adapters.log_temperature)
-        cache = dataclasses.replace(cache, sharpness=sharpness)
-    return model, cache
+    adapters = adapters or Adapters()
+    lora = adapters.lora
+    if lora is not None and dropout is not None:
+        lora = dataclasses.replace(lora, key=jax.random.split(dropout, model.config.num_layers))
+    learned = dataclasses.replace(adapters, lora=None)
+    return Llama(model.config, parameters_of(model), lora, model.remat, learned)

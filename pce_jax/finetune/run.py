@@ -1,0 +1,129 @@
+"""A run: from a config to trained numbers, in a folder that it can go on from."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pce_jax.hub.tokenizer import encode_text
+from pce_jax.models import Llama
+
+from .checkpoint import Checkpoints
+from .config import FinetuneConfig, settings
+from .data import Batches, Layout, Order, Text, read_texts
+from .folder import CHECKPOINTS, describe, locked
+from .loop import Loop, Outcome, Row, Run
+from .objective import Weights
+from .optimizer import optimizer
+from .schedules import schedule
+from .start import start
+from .step import begin
+from .track import trackers
+
+
+def finetune(
+    config: FinetuneConfig,
+    model: Llama,
+    tokenizer: Any,
+    model_hash: str,
+    *,
+    dtype: jnp.dtype | None = None,
+    on_row: Callable[[Row], None] = lambda row: None,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, now: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Train as a config says, or go on where an earlier run in its folder was interrupted.
+
+    What is read, drawn and computed follows from the config and the number of the step alone: a run
+    that goes on gives the numbers, bit for bit, of one that was never interrupted (on the same
+    devices).
+
+    Args:
+        config: From `load_config`.
+        model: The decoder as loaded; float32 if its weights are trained.
+        tokenizer: Its tokenizer.
+        model_hash: From `pce_jax.evals.manifest.hash_model`.
+        dtype: To compute in; that of `model` by default.
+        on_row: Called with each row of `metrics.jsonl` as it is written.
+        on_progress: Called with the steps done, their number, and words about the last one.
+        stop: Asked after each step; if true, a checkpoint is written and the run returns.
+
+    Raises:
+        FinetuneError: Data and settings do not go together; the folder belongs to another run, or
+            one that is alive, or cannot be written; a loss or slope is not finite.
+        SettingsError: Data cannot be read.
+    """
+    run = _prepare(config, model, tokenizer, dtype or model.dtype)
+    described = settings(config) | {"dtype": str(run.base.dtype), "model_sha256": model_hash}
+    with (
+        locked(config.out),
+        Checkpoints(
+            config.out / CHECKPOINTS, keep=config.checkpoint.keep, best=config.checkpoint.best
+        ) as checkpoints,
+    ):
+        describe(config.out, config.model, described)
+        # On its device for good, as a state that comes back is: so there is one program for both.
+        state = jax.device_put(begin(run.trained, run.optimizer), jax.devices()[0])
+        last = checkpoints.load_last(state)
+        if last is not None:
+            state = last
+        found = trackers(config.out, config.track, int(state.step), described)
+        try:
+            return Loop(run, checkpoints, found, on_row, on_progress, stop).go_on(state)
+        finally:
+            for tracker in found:
+                tracker.close()
+
+
+def _prepare(config: FinetuneConfig, model: Llama, tokenizer: Any, dtype: jnp.dtype) -> Run:
+    texts = read_texts(config.data, tokenizer)
+    prefix = encode_text(tokenizer, config.method.sink) if config.method.sink else []
+    slots = encode_text(tokenizer, config.sink) if "sink" in config.train else []
+
+    def layouts(texts: list[Text], degrees: Iterable[int]) -> dict[int, Layout]:
+        room = prefix or slots  # full attention has neither
+        return {
+            degree: Layout(texts, degree, model.config, prefix, len(room) if degree > 1 else 0)
+            for degree in degrees
+        }
+
+    order = Order(len(texts), config.batch, config.degrees, config.seed)
+    batches = Batches(
+        texts,
+        order,
+        layouts(texts, config.degrees),
+        microbatch=config.microbatch,
+        steps=config.steps,
+    )
+    heldout = {
+        spec.name: read_texts([spec], tokenizer, config.evaluate.final) for spec in config.heldout
+    }
+    base, trained = start(
+        model,
+        config.train,
+        config.lora,
+        seed=config.seed,
+        sink=slots,
+        dtype=dtype,
+        remat=config.remat,
+    )
+    terms = {
+        name: schedule(getattr(config.loss, name)).at(config.steps)
+        for name in ("ce", "kl", "entropy", "margin")
+    }
+    rate = schedule(config.optimizer.learning_rate).at(config.steps)
+    return Run(
+        config=config,
+        base=base,
+        trained=trained,
+        optimizer=optimizer(config.optimizer, config.steps),
+        batches=batches,
+        heldout=heldout,
+        layouts={
+            name: layouts(some, (1, *config.evaluate.degrees)) for name, some in heldout.items()
+        },
+        key=jax.random.key(config.seed),
+        weights=lambda step: Weights(**{name: at(step) for name, at in terms.items()}),
+        rate=rate,
+    )
