@@ -197,7 +197,7 @@ class Order:
     def step(self, step: int) -> tuple[int, list[int]]:
         """The degree of a step, and the numbers of its texts in their order."""
         random = np.random.default_rng([self.seed, step])
-        degree = self.degrees[int(random.choice(len(self.degrees), p=self.shares))]
+        degree = self.degrees[random.choice(len(self.degrees), p=self.shares)]
         first, texts = step * self.batch, cast(Any, self.texts)
         return degree, [int(texts[first + place]) for place in range(self.batch)]
 

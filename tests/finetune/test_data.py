@@ -29,7 +29,7 @@ def windows(text: Path, loaded: Any) -> Any:
 def batches(texts: Any, loaded: Any, **settings: Any) -> Batches:
     layouts = {degree: Layout(texts, degree, loaded[0].config) for degree in DEGREES}
     order = Order(len(texts), 4, DEGREES, seed=3)
-    return Batches(texts, order, layouts, **{"microbatch": 2, "steps": 12} | settings)
+    return Batches(texts, order, layouts, microbatch=2, steps=12, **settings)
 
 
 def test_every_pass_reads_everything_once_in_another_order():

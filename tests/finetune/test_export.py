@@ -55,6 +55,7 @@ def test_a_tuned_model_reads_with_all_its_adapters(loaded, adapters):
     model, _ = loaded
     whole = pce.with_adapters(model, adapters)
     cache = pce.encode(whole, CONTEXT)
+    assert cache.sharpness is not None
     np.testing.assert_allclose(cache.sharpness, jnp.exp(-adapters.log_temperature))
     assert cache.sink.k.shape[-2] == 2
     full = pce.Method(full=True)

@@ -29,7 +29,8 @@ def train(loaded: Any) -> Callable[..., Outcome]:
             steps += 1
             return steps == stop_after
 
-        return finetune(config, *loaded, "hash", stop=stop, **options)
+        model, tokenizer = loaded
+        return finetune(config, model, tokenizer, "hash", stop=stop, **options)
 
     return run
 

@@ -1,5 +1,7 @@
 """How learning rates and weights of the loss move."""
 
+from typing import Any
+
 import numpy as np
 import optax
 import pytest
@@ -17,7 +19,7 @@ def values(one: Schedule) -> list[float]:
 
 def test_cosine_with_warm_up_is_that_of_optax():
     mine = values(Schedule(peak=2.0, warmup=10, decay="cosine", end=0.1))
-    theirs = optax.warmup_cosine_decay_schedule(0.0, 2.0, 10, STEPS, end_value=0.2)
+    theirs: Any = optax.warmup_cosine_decay_schedule(0.0, 2.0, 10, STEPS, end_value=0.2)
     np.testing.assert_allclose(mine, [theirs(step) for step in range(STEPS + 1)], rtol=1e-6)
 
 
