@@ -250,6 +250,36 @@ def position_curve(
     save(figure, file)
 
 
+def over_steps(
+    series: Mapping[str, Sequence[tuple[int, float, float]]],
+    full: tuple[float, float],
+    file: BinaryIO,
+    *,
+    title: str,
+) -> None:
+    """Write how likelihood and entropy moved in training as PNG, a panel each.
+
+    Args:
+        series: By run: steps done, log PPL and attention entropy in nats.
+        full: The same two of full attention before training.
+        file: Where to.
+        title: Over both panels.
+    """
+    figure, both = panels(2, title)
+    looks = styles(series)
+    for place, (axes, label) in enumerate(
+        zip(both, ("log PPL (nats a token)", "attention entropy (nats)"), strict=True)
+    ):
+        axes.axhline(full[place], label="full attention, before", **FULL_LINE)
+        for name, points in series.items():
+            steps = [point[0] for point in points]
+            values = [point[place + 1] for point in points]
+            axes.plot(steps, values, label=name, markersize=4, linewidth=1.4, **looks[name])
+        axes.set(xlabel="step", ylabel=label)
+    legend(figure, both)
+    save(figure, file)
+
+
 def _limits(maps: Iterable[np.ma.MaskedArray], diverging: bool) -> tuple[float, float]:
     """Lowest and highest value of all maps, around 0 if they are differences."""
     finite = np.concatenate([values.compressed() for values in maps])

@@ -19,6 +19,7 @@ import tyro
 
 from .analyze import Analyze
 from .bench import Bench
+from .compare import Compare
 from .console import error_console, print_error
 from .demo import Demo
 from .doctor import Doctor
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "analyze": Analyze,
     "finetune": Finetune,
     "export": Export,
+    "compare": Compare,
     "bench": Bench,
     "doctor": Doctor,
 }

@@ -115,7 +115,7 @@ def report(outcome: "Outcome") -> list[str]:
             text = (
                 f"{name}, {'full attention' if degree == 1 else f'{degree} segments'}: log PPL "
                 f"{base[degree].log_ppl:.4f} -> {tuned[degree].log_ppl:.4f}, entropy "
-                f"{base[degree].entropy:.3f} -> {tuned[degree].entropy:.3f}"
+                f"{base[degree].mean_entropy:.3f} -> {tuned[degree].mean_entropy:.3f}"
             )
             if degree > 1 and gap(base, base, degree) > 0:
                 text += f"; {closed(base, tuned, degree):.0%} of the gap to full attention closed"

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,19 +18,57 @@ from .step import Trained
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Means over the target tokens of some held-out texts.
+    """What was measured of each of some held-out texts: sums over its target tokens.
 
     Attributes:
-        log_ppl: Negative log-likelihood of a token, in nats: the logarithm of the perplexity.
-        spread: Standard error of the same over texts.
+        targets: How many there are.
+        ce: Negative log-likelihood, in nats.
         entropy: Attention entropy, mean over layers and heads, in nats.
-        texts: How many texts.
     """
 
-    log_ppl: float
-    spread: float
-    entropy: float
-    texts: int
+    targets: tuple[float, ...]
+    ce: tuple[float, ...]
+    entropy: tuple[float, ...]
+
+    @property
+    def log_ppl(self) -> float:
+        """Of a token, in nats: the logarithm of the perplexity."""
+        return sum(self.ce) / sum(self.targets)
+
+    @property
+    def spread(self) -> float:
+        """Standard error of `log_ppl` over texts; 0 for a single one."""
+        count = len(self.ce)
+        if count < 2:
+            return 0.0
+        rest = np.asarray(self.ce) - self.log_ppl * np.asarray(self.targets)  # a ratio of sums
+        return float(np.sqrt(np.var(rest, ddof=1) / count) / np.mean(self.targets))
+
+    @property
+    def mean_entropy(self) -> float:
+        """Of a token, in nats."""
+        return sum(self.entropy) / sum(self.targets)
+
+    def first(self, count: int | None) -> "Measured":
+        """Those of the first texts alone."""
+        return Measured(
+            **{field.name: getattr(self, field.name)[:count] for field in dataclasses.fields(self)}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values: the means, and what they are of."""
+        return {
+            "log_ppl": self.log_ppl,
+            "spread": self.spread,
+            "entropy": self.mean_entropy,
+            "texts": len(self.ce),
+            "each": {name: list(values) for name, values in dataclasses.asdict(self).items()},
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Measured":
+        """The inverse of `to_json`."""
+        return Measured(**{name: tuple(each) for name, each in values["each"].items()})
 
 
 def measure(
@@ -63,19 +101,11 @@ def measure(
         real = slice(len(some))
         found.append(jax.tree.map(lambda x, real=real: x[real], terms))
         progress(start + len(some))
-    targets, ce, entropy = (
-        np.concatenate([getattr(terms, name) for terms in found]).astype(np.float64)
-        for name in ("targets", "ce", "entropy")
-    )
-    mean = float(ce.sum() / targets.sum())
-    spread = 0.0
-    if len(ce) > 1:  # of a ratio of sums
-        spread = math.sqrt(np.var(ce - mean * targets, ddof=1) / len(ce)) / targets.mean()
     return Measured(
-        log_ppl=mean,
-        spread=float(spread),
-        entropy=float(entropy.sum() / targets.sum()),
-        texts=len(ce),
+        **{
+            name: tuple(np.concatenate([getattr(terms, name) for terms in found]).tolist())
+            for name in ("targets", "ce", "entropy")
+        }
     )
 
 

@@ -102,7 +102,13 @@ class Loop:
         summary = {name: {"base": base[name], "tuned": tuned[name]} for name in run.heldout}
         write_json(
             config.out / SUMMARY,
-            jax.tree.map(dataclasses.asdict, summary, is_leaf=lambda x: isinstance(x, Measured)),
+            {
+                name: {
+                    who: {str(degree): one.to_json() for degree, one in found.items()}
+                    for who, found in both.items()
+                }
+                for name, both in summary.items()
+            },
         )
         return Outcome(state=state, done=True, summary=summary)
 
@@ -159,7 +165,7 @@ class Loop:
             for name in run.heldout
         ):
             return {
-                name: {int(k): Measured(**v) for k, v in known[name]["degrees"].items()}
+                name: {int(k): Measured.from_json(v) for k, v in known[name]["degrees"].items()}
                 for name in run.heldout
             }
         nothing = Trained(None, Adapters())
@@ -189,7 +195,7 @@ class Loop:
                     batch=run.config.evaluate.batch,
                     progress=functools.partial(self._say, len(texts), now),
                 )
-            degrees = {str(k): dataclasses.asdict(v) for k, v in found[name].items()}
+            degrees = {str(k): v.to_json() for k, v in found[name].items()}
             self._write(
                 {"kind": "heldout", "step": step, "task": name, "who": who, "degrees": degrees}
             )

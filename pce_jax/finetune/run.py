@@ -68,12 +68,8 @@ def finetune(
         last = checkpoints.load_last(state)
         if last is not None:
             state = last
-        found = trackers(config.out, config.track, int(state.step), described)
-        try:
+        with trackers(config.out, config.track, int(state.step), described) as found:
             return Loop(run, checkpoints, found, on_row, on_progress, stop).go_on(state)
-        finally:
-            for tracker in found:
-                tracker.close()
 
 
 def _prepare(config: FinetuneConfig, model: Llama, tokenizer: Any, dtype: jnp.dtype) -> Run:

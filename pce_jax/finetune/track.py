@@ -1,7 +1,8 @@
 """Where the numbers of a run go: JSON lines, and TensorBoard or Weights & Biases if asked for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,10 +113,11 @@ class WeightsAndBiases:
         self._run.finish()
 
 
+@contextmanager
 def trackers(
     folder: Path, settings: TrackSettings, step: int, described: Mapping[str, Any]
-) -> list[Tracker]:
-    """All that a run writes to.
+) -> Generator[list[Tracker]]:
+    """All that a run writes to, closed at the end.
 
     Args:
         folder: Of the run.
@@ -126,12 +128,14 @@ def trackers(
     Raises:
         FinetuneError: A package is missing, or a file cannot be written.
     """
-    found: list[Tracker] = [JsonLines(folder, step)]
-    if settings.tensorboard:
-        found.append(TensorBoard(folder, step))
-    if settings.wandb is not None:
-        found.append(WeightsAndBiases(folder, settings.wandb, described))
-    return found
+    with ExitStack() as stack:
+        found: list[Tracker] = [stack.enter_context(closing(JsonLines(folder, step)))]
+        if settings.tensorboard:
+            found.append(stack.enter_context(closing(TensorBoard(folder, step))))
+        if settings.wandb is not None:
+            wandb = WeightsAndBiases(folder, settings.wandb, described)
+            found.append(stack.enter_context(closing(wandb)))
+        yield found
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import filelock
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -147,3 +148,13 @@ def test_everything_that_can_be_trained_trains(train, config, tmp_path, changes)
     row = [row for row in rows(tmp_path) if row["kind"] == "step"][-1]
     assert outcome.done
     assert row["slope_norm"] > 0
+
+
+def test_masters_stay_float32_where_bfloat16_is_computed(train, config, tmp_path):
+    outcome = train(
+        config(tmp_path, "train=['weights']", "steps=1", "degrees.1=0", "evaluate.final=1"),
+        dtype=jnp.dtype("bfloat16"),
+    )
+    trained = outcome.state.trained
+    assert {x.dtype.name for x in jax.tree.leaves(trained)} == {"float32"}
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["dtype"] == "bfloat16"
