@@ -106,7 +106,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 def report(outcome: "Outcome") -> list[str]:
     """Before and after, by task and degree."""
-    from pce_jax.finetune.heldout import closed, gap
+    from pce_jax.finetune.measured import closed, gap
 
     lines = []
     for name, found in outcome.summary.items():

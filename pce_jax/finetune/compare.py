@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 from pce_jax import plots
 from pce_jax.errors import FinetuneError
 
-from .folder import SUMMARY, read_run
-from .heldout import Measured
+from .folder import read_run
+from .measured import Found, Measured, read_summary
 from .track import read_rows
-
-Found = dict[int, Measured]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,27 +54,11 @@ def read_result(folder: Path) -> Result:
     Raises:
         FinetuneError: There is no run, or it is not finished.
     """
-    settings = read_run(folder)["settings"]
-    path = folder / SUMMARY
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FinetuneError(
-            f"{folder} is not finished: there is no {SUMMARY}. Run `pce-jax finetune` to its end."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise FinetuneError(f"{path} cannot be read: {error}.") from error
     return Result(
         name=folder.absolute().name,
-        settings=settings,
+        settings=read_run(folder)["settings"],
         rows=read_rows(folder),
-        summary={
-            task: {
-                who: {int(k): Measured.from_json(v) for k, v in found.items()}
-                for who, found in both.items()
-            }
-            for task, both in summary.items()
-        },
+        summary=read_summary(folder),
     )
 
 

@@ -136,7 +136,7 @@ class FinetuneConfig:
             matrix products (`products`), or everything (`all`).
         train: All `weights`, or any of `lora`, `temperature` and `sink`.
         teacher: Whose full attention is the yardstick: `base` (the weights from before), `live`
-            (the student's own), or `none`.
+            (the student's own, which itself is held to those from before), or `none`.
         degrees: Numbers of segments and how often each is drawn; 1 is full attention.
         method: How the student reads.
         sink: Text whose keys and values a trained sink starts from.

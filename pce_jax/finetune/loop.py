@@ -16,8 +16,9 @@ from pce_jax.models import Llama
 from .checkpoint import Checkpoints
 from .config import FinetuneConfig
 from .data import Batch, Batches, Layout, Text
-from .folder import SUMMARY, write_json
-from .heldout import Measured, measure, student_method
+from .folder import SUMMARY
+from .heldout import measure, student_method
+from .measured import Found, found_from_json, found_to_json, read_summary, write_summary
 from .objective import Weights
 from .step import Report, Trained, TrainState, train_step
 from .track import Tracker, read_rows
@@ -53,7 +54,7 @@ class Outcome:
 
     state: TrainState
     done: bool
-    summary: dict[str, dict[str, dict[int, Measured]]]
+    summary: dict[str, dict[str, Found]]
 
 
 class Loop:
@@ -81,35 +82,30 @@ class Loop:
             FinetuneError: See `pce_jax.finetune.finetune`.
         """
         run, config = self.run, self.run.config
-        base = self._measured_before()
         first = int(state.step)
-        saved = first if first else None
+        if first == config.steps and (config.out / SUMMARY).exists():
+            return Outcome(state=state, done=True, summary=read_summary(config.out))
+        base = self._measured_before()
+        tuned = None
         for batch in run.batches.since(first) if first < config.steps else ():
             state = self._step(state, batch)
-            step = batch.step + 1
-            log_ppl = None
-            if config.evaluate.every and step % config.evaluate.every == 0 and step < config.steps:
-                log_ppl = self._measured_between(state.trained, step)
-            stopping = step < config.steps and self.stop()
-            due = log_ppl is not None or step % config.checkpoint.every == 0
-            if due or stopping or step == config.steps:
-                self._save(state, log_ppl)
-                saved = step
+            step, score = batch.step + 1, None
+            last = step == config.steps
+            if last:
+                tuned = self._measured(state.trained, "tuned", step, None)
+                score = self._score(tuned)
+            elif config.evaluate.every and step % config.evaluate.every == 0:
+                some = config.evaluate.windows
+                score = self._score(self._measured(state.trained, "student", step, some))
+            stopping = not last and self.stop()
+            if last or stopping or score is not None or step % config.checkpoint.every == 0:
+                self._save(state, score)
             if stopping:
                 return Outcome(state=state, done=False, summary={})
-        assert saved == config.steps
-        tuned = self._measured(state.trained, "tuned", config.steps, config.evaluate.final)
+        if tuned is None:  # all steps were taken before
+            tuned = self._measured(state.trained, "tuned", config.steps, None)
         summary = {name: {"base": base[name], "tuned": tuned[name]} for name in run.heldout}
-        write_json(
-            config.out / SUMMARY,
-            {
-                name: {
-                    who: {str(degree): one.to_json() for degree, one in found.items()}
-                    for who, found in both.items()
-                }
-                for name, both in summary.items()
-            },
-        )
+        write_summary(config.out, summary)
         return Outcome(state=state, done=True, summary=summary)
 
     def _step(self, state: TrainState, batch: Batch) -> TrainState:
@@ -151,7 +147,7 @@ class Loop:
         meta = {"step": step, "examples": step * self.run.config.batch}
         self.checkpoints.save(state, meta, log_ppl)
 
-    def _measured_before(self) -> dict[str, dict[int, Measured]]:
+    def _measured_before(self) -> dict[str, Found]:
         """Measured once, and then found among the rows."""
         run = self.run
         known = {
@@ -159,27 +155,26 @@ class Loop:
             for row in read_rows(run.config.out)
             if row["kind"] == "heldout" and row["who"] == "base"
         }
-        wanted = {1, *run.config.evaluate.degrees}
-        if all(
-            name in known and wanted <= set(map(int, known[name]["degrees"]))
-            for name in run.heldout
-        ):
-            return {
-                name: {int(k): Measured.from_json(v) for k, v in known[name]["degrees"].items()}
-                for name in run.heldout
-            }
-        nothing = Trained(None, Adapters())
-        return self._measured(nothing, "base", 0, run.config.evaluate.final)
+        degrees = {str(degree) for degree in (1, *run.config.evaluate.degrees)}
 
-    def _measured_between(self, trained: Trained, step: int) -> float:
+        def whole(name: str, texts: list[Text]) -> bool:
+            found = known.get(name, {"degrees": {}})["degrees"]
+            return degrees <= set(found) and found["1"]["texts"] == len(texts)
+
+        if all(whole(name, texts) for name, texts in run.heldout.items()):
+            return {name: found_from_json(known[name]["degrees"]) for name in run.heldout}
+        return self._measured(Trained(None, Adapters()), "base", 0, None)
+
+    def _score(self, found: Mapping[str, Found]) -> float | None:
         """What checkpoints are compared by: mean over tasks, at the highest degree."""
-        found = self._measured(trained, "student", step, self.run.config.evaluate.windows)
-        highest = max(self.run.config.evaluate.degrees)
-        return sum(one[highest].log_ppl for one in found.values()) / max(len(found), 1)
+        if not found:
+            return None
+        highest, some = max(self.run.config.evaluate.degrees), self.run.config.evaluate.windows
+        return sum(one[highest].first(some).log_ppl for one in found.values()) / len(found)
 
     def _measured(
         self, trained: Trained, who: str, step: int, limit: int | None
-    ) -> dict[str, dict[int, Measured]]:
+    ) -> dict[str, Found]:
         run, found = self.run, {}
         for name, texts in run.heldout.items():
             texts = texts[:limit]
@@ -195,7 +190,7 @@ class Loop:
                     batch=run.config.evaluate.batch,
                     progress=functools.partial(self._say, len(texts), now),
                 )
-            degrees = {str(k): v.to_json() for k, v in found[name].items()}
+            degrees = found_to_json(found[name])
             self._write(
                 {"kind": "heldout", "step": step, "task": name, "who": who, "degrees": degrees}
             )

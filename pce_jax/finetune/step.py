@@ -111,7 +111,8 @@ def train_step(
         weights: Of the loss in this step.
         key: Of the run; what a step draws follows from it and its number.
         teacher: Whose full attention is the yardstick: the weights from before (`base`), those of
-            the student as they are now (`live`), or no one's (`none`).
+            the student as they are now (`live`), or no one's (`none`). What the student reads with
+            full attention has the weights from before as its yardstick in either case.
         optimizer: What `begin` was given.
         method: The student's.
         two_sided: See `objective`.
@@ -121,8 +122,8 @@ def train_step(
     def summed(trained: Trained, examples: Example, key: Array) -> tuple[Array, Terms]:
         count = examples.length.shape[0]
         student = trained.student(base)
-        live = with_lora(student, trained.adapters.lora)
-        teachers: dict[str, Llama | None] = {"base": base, "live": live, "none": None}
+        own = base if method.full else with_lora(student, trained.adapters.lora)
+        teachers: dict[str, Llama | None] = {"base": base, "live": own, "none": None}
 
         def one(example: Example, key: Array) -> Terms:
             return objective(

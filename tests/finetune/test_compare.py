@@ -8,7 +8,7 @@ import pytest
 
 from pce_jax.errors import FinetuneError
 from pce_jax.finetune.compare import pictures, read_result, table
-from pce_jax.finetune.heldout import Measured, closed
+from pce_jax.finetune.measured import Measured, closed
 
 
 def measured(log_ppl: float, entropy: float) -> Measured:
