@@ -14,8 +14,9 @@ from finetune.test_objective import example
 import pce_jax as pce
 from pce_jax.adapters import Adapters, log_temperature
 from pce_jax.finetune import Example, Weights
+from pce_jax.finetune.objective import objective
 from pce_jax.finetune.step import Trained, TrainState, begin, decayed, train_step
-from pce_jax.models import init_lora
+from pce_jax.models import Remat, init_lora, with_remat
 
 NAIVE = pce.Method()
 WEIGHTS = Weights(ce=1.0, kl=0.5, entropy=0.3)
@@ -97,3 +98,25 @@ def test_weight_decay_leaves_norms_temperatures_and_sinks():
     assert not mask.adapters.log_temperature
     assert jax.tree.leaves(mask.adapters.sink) == [False, False]
     assert all(jax.tree.leaves(mask.adapters.lora))
+
+
+@pytest.mark.slow
+def test_computing_again_keeps_less_and_changes_no_slope():
+    def slopes(remat: Remat) -> tuple[Any, int]:
+        base = with_remat(model(), remat)
+
+        def loss(trained: Trained) -> jax.Array:
+            return objective(base, trained.adapters, base, EXAMPLES[0], NAIVE).loss(WEIGHTS)
+
+        kept = jax.eval_shape(lambda trained: jax.vjp(loss, trained)[1], adapters())
+        size = sum(x.size for x in jax.tree.leaves(kept))
+        return jax.jit(jax.grad(loss))(adapters()), size
+
+    expected, most = slopes("none")
+    sizes = [most]
+    for remat in ("products", "all"):
+        found, size = slopes(remat)
+        sizes.append(size)
+        for mine, one in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+            np.testing.assert_allclose(mine, one, atol=1e-6)
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
