@@ -40,6 +40,15 @@ def save_adapters(adapters: Adapters, folder: Path | str, base: str = "") -> Non
 
     Raises:
         AdapterError: There is nothing to write, or the folder is not empty or cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> adapters = pce.Adapters(log_temperature=pce.log_temperature(model.config))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pce.save_adapters(adapters, folder)
+        ...     found = pce.load_adapters(folder, model.config)
+        >>> found.size
+        270
     """
     target = Path(folder)
     if not adapters.size:
@@ -74,8 +83,14 @@ def load_adapters(folder: Path | str, config: LlamaConfig) -> Adapters:
             something that there is not here.
 
     Example:
-        >>> adapters = pce.load_adapters("tuned", model.config)  # doctest: +SKIP
-        >>> model = pce.with_adapters(model, adapters)  # doctest: +SKIP
+        >>> import tempfile
+        >>> heat = pce.log_temperature(model.config) - 0.2
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pce.save_adapters(pce.Adapters(log_temperature=heat), folder)
+        ...     adapters = pce.load_adapters(folder, model.config)
+        >>> tuned = pce.with_adapters(model, adapters)
+        >>> round(float(pce.encode(tuned, context).sharpness[0, 0]), 3)
+        1.221
     """
     folder = Path(folder)
     lora = temperature = sink = None

@@ -42,7 +42,15 @@ class Adapters:
 
 
 def log_temperature(config: LlamaConfig) -> Float[Array, "layers heads"]:
-    """Temperatures of 1."""
+    """Temperatures of 1, as logarithms: what training starts from.
+
+    Args:
+        config: Of the decoder they are for.
+
+    Example:
+        >>> pce.log_temperature(model.config).shape
+        (30, 9)
+    """
     return jnp.zeros((config.num_layers, config.num_heads), jnp.float32)
 
 
@@ -52,6 +60,11 @@ def from_text_sink(model: Llama, tokens: Sequence[int]) -> KV:
     Args:
         model: The decoder, before any training.
         tokens: Such as those of a line break; each becomes a slot.
+
+    Example:
+        >>> sink = pce.from_text_sink(model, pce.encode_text(tokenizer, "\\n\\n"))
+        >>> sink.k.shape  # layers, kv_heads, slots, head_dim
+        (30, 3, 1, 64)
     """
     prefix = empty_kv(model.config, 0, model.dtype)
     places = jnp.arange(len(tokens), dtype=jnp.float32)

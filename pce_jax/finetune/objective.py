@@ -6,9 +6,12 @@ With p the teacher (full attention) and q the student (segments), at each target
          + w_kl * KL(p || q)
          + w_entropy * mean over layers and heads of max(0, H_student - H_teacher - margin)
 
-Entropy is matched, not minimised: below the teacher's there is nothing to gain. All of it is exact,
-has slopes, and is worked off in chunks: no array of heads x queries x context, nor of targets x
-vocabulary, exists beyond a chunk, in the backward pass neither.
+Entropy is matched, not minimised: below the teacher's there is nothing to gain. Where the student
+reads with full attention too, the difference counts in both directions: weights that sharpen
+attention for the sake of segments would sharpen it there as well.
+
+All of it is exact, has slopes, and is worked off in chunks: no array of heads x queries x context,
+nor of targets x vocabulary, exists beyond a chunk, in the backward pass neither.
 """
 
 import dataclasses
@@ -113,7 +116,7 @@ def objective(
         teacher: Weights to read with full attention: those from before training, or the student's
             own. `None` for no teacher: the likelihood alone, at a third of the cost.
         example: What to read.
-        method: The student's. `full` keeps full attention what it is: no entropy is too high there.
+        method: The student's. `full` keeps full attention what it is, its entropy too.
         margin: See `Weights`.
         two_sided: Entropy below the teacher's costs as well.
         dropout: Key of LoRA's dropout, while training.
@@ -134,9 +137,9 @@ def objective(
     # The entropy of the pass that predicts a target is that of the token in front of it.
     reads = jnp.pad(target[1:], (0, 1))
     above = stats.entropy.total - stats_full.entropy.total
-    excess = jnp.abs(above) if two_sided else above
+    excess = jnp.abs(above) if two_sided or method.full else above
     excess = jnp.maximum(excess - margin, 0.0)
-    if teacher is None or method.full:
+    if teacher is None:
         excess = jnp.zeros_like(excess)
 
     def summed(x: Float[Array, "layers heads tokens"]) -> Float[Array, ""]:

@@ -97,6 +97,13 @@ def test_full_attention_is_its_own_teacher():
     np.testing.assert_allclose([found.kl, found.excess], 0, atol=1e-6)
 
 
+def test_full_attention_is_held_to_its_entropy_from_both_sides():
+    found = run(llama(moved(1.0)), Adapters(), model(), example(), FULL)
+    expected = by_hand(moved(1.0), weights(), FULL, two_sided=True)
+    np.testing.assert_allclose(found.excess, expected["excess"], rtol=1e-4)
+    assert expected["excess"] > by_hand(moved(1.0), weights(), FULL)["excess"] + 1e-3
+
+
 def test_without_a_teacher_there_is_likelihood_alone():
     found = run(model(), Adapters(), None, example(), NAIVE)
     known = run(model(), Adapters(), model(), example(), NAIVE)

@@ -65,7 +65,7 @@ def test_a_run_says_what_it_did(unbroken):
         terms = {"ce": "ce", "kl": "kl", "entropy": "excess"}
         loss = sum(weights[name] * row[term] for name, term in terms.items())
         np.testing.assert_allclose(row["loss"], loss, rtol=1e-5)
-        assert row["excess"] == 0 if row["degree"] == 1 else row["excess"] >= 0
+        assert row["excess"] >= 0
     held = [(row["who"], row["step"]) for row in found if row["kind"] == "heldout"]
     assert held == [("base", 0), ("student", 2), ("student", 4), ("tuned", 6)]
     summary = json.loads((folder / "summary.json").read_text())
@@ -124,17 +124,17 @@ def test_a_folder_that_a_live_run_holds_is_refused(train, config, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train, config, tmp_path):
-    bad = config(tmp_path, "optimizer.learning_rate=1e30", "optimizer.clip=1e30")
-    with pytest.raises(FinetuneError) as error:
-        train(bad)
+    config = config(tmp_path, "loss.ce={peak=3e38, warmup=5}", "checkpoint.every=1")
+    with pytest.raises(FinetuneError) as error:  # the first step has a weight of 0
+        train(config)
     message = str(error.value)
-    assert "step 2: ce is nan" in message or "step 3: ce is nan" in message
+    assert "step 2: loss is inf" in message or "step 2: slope_norm is " in message
     assert "examples text/0:letters.txt:0:" in message
-    kept = [int(path.name) for path in (tmp_path / "checkpoints").glob("[0-9]*")]
-    good = [row["step"] for row in rows(tmp_path) if row["kind"] == "step"]
-    assert all(step <= max(good) for step in kept)
+    assert "the last good checkpoint is that of step 1" in message
+    assert [row["step"] for row in rows(tmp_path) if row["kind"] == "step"] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -150,6 +150,7 @@ def test_everything_that_can_be_trained_trains(train, config, tmp_path, changes)
     assert row["slope_norm"] > 0
 
 
+@pytest.mark.slow
 def test_masters_stay_float32_where_bfloat16_is_computed(train, config, tmp_path):
     outcome = train(
         config(tmp_path, "train=['weights']", "steps=1", "degrees.1=0", "evaluate.final=1"),

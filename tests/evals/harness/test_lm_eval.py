@@ -9,7 +9,7 @@ import pytest
 from tiny_folder import write_folder
 
 import pce_jax as pce
-from pce_jax.errors import EvalError
+from pce_jax.errors import PceError
 
 pytest.importorskip("lm_eval", reason="needs the extra: pip install 'pce-jax[eval]'")
 pytestmark = [
@@ -234,13 +234,13 @@ def test_prompts_without_the_separator_are_told(folder, caplog):
     ],
 )
 def test_arguments_without_a_meaning_are_refused(folder, values, says):
-    with pytest.raises(EvalError, match=says):
+    with pytest.raises(PceError, match=says):
         PceLM(pretrained=str(folder), **values)
 
 
 def test_unknown_generation_settings_are_refused(folder):
     lm = PceLM(pretrained=str(folder))
-    with pytest.raises(EvalError, match="typical_p"):
+    with pytest.raises(PceError, match="typical_p"):
         lm.generate_until([_request((PROMPT, {"typical_p": 0.5}))], disable_tqdm=True)
 
 
