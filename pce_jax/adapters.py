@@ -55,14 +55,14 @@ def log_temperature(config: LlamaConfig) -> Float[Array, "layers heads"]:
 
 
 def from_text_sink(model: Llama, tokens: Sequence[int]) -> KV:
-    """A sink to start from: the keys and values of a text's tokens, float32.
+    r"""A sink to start from: the keys and values of a text's tokens, float32.
 
     Args:
         model: The decoder, before any training.
         tokens: Such as those of a line break; each becomes a slot.
 
     Example:
-        >>> sink = pce.from_text_sink(model, pce.encode_text(tokenizer, "\\n\\n"))
+        >>> sink = pce.from_text_sink(model, pce.encode_text(tokenizer, "\n\n"))
         >>> sink.k.shape  # layers, kv_heads, slots, head_dim
         (30, 3, 1, 64)
     """

@@ -37,6 +37,7 @@ def test_demo_on_a_tiny_model(run, tiny, tmp_path):
     assert by[window, 4, "sink"]["versions"]["jax"]
 
 
+@pytest.mark.slow
 def test_text_of_ones_own_and_the_answer(run, tiny, tmp_path):
     file = tmp_path / "own.txt"
     file.write_text("Some words of my own. " * 10, encoding="utf-8")

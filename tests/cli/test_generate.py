@@ -39,6 +39,7 @@ def test_full_attention(run, tiny, docs):
     assert ask(run, tiny, docs, "--method", "full").status == 0
 
 
+@pytest.mark.slow
 def test_flags_reach_the_model(run, tiny, docs):
     def text(*more):
         ran = ask(run, tiny, docs, "--json", "--ignore-end", *more)
