@@ -3,6 +3,7 @@
 FOLDER/adapter_config.json            LoRA's rank, scale and targets
 FOLDER/adapter_model.safetensors      its factors, by Hugging Face's names
 FOLDER/context_adapters.safetensors   temperatures and sink, which only this package knows
+FOLDER/context_adapters.json          whether LoRA works in full attention
 """
 
 import json
@@ -25,7 +26,7 @@ from .models.llama import parameter_shapes
 from .models.lora import TARGETS
 
 PEFT_CONFIG, PEFT_MODEL = "adapter_config.json", "adapter_model.safetensors"
-CONTEXT = "context_adapters.safetensors"
+CONTEXT, SETTINGS = "context_adapters.safetensors", "context_adapters.json"
 _MODULES = {name: ("self_attn" if name in "qkvo" else "mlp", f"{name}_proj") for name in TARGETS}
 _NAME = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.\w+\.(\w+)_proj\.lora_([AB])\.weight")
 
@@ -62,6 +63,8 @@ def save_adapters(adapters: Adapters, folder: Path | str, base: str = "") -> Non
             save_file(_peft_tensors(adapters.lora), unfinished / PEFT_MODEL, {"format": "pt"})
             text = json.dumps(_peft_config(adapters.lora, base), indent=2) + "\n"
             (unfinished / PEFT_CONFIG).write_text(text, encoding="utf-8")
+            text = json.dumps({"lora_in_full": adapters.lora_in_full}) + "\n"
+            (unfinished / SETTINGS).write_text(text, encoding="utf-8")
         if rest := _context_tensors(adapters):
             save_file(rest, unfinished / CONTEXT, {"format": "pce-jax"})
         if target.exists():
@@ -93,9 +96,11 @@ def load_adapters(folder: Path | str, config: LlamaConfig) -> Adapters:
         1.221
     """
     folder = Path(folder)
-    lora = temperature = sink = None
+    lora, temperature, sink, in_full = None, None, None, True
     if (folder / PEFT_CONFIG).exists():
         lora = _lora(folder, config)
+    if (folder / SETTINGS).exists():  # not where peft wrote
+        in_full = _in_full(folder / SETTINGS)
     if (folder / CONTEXT).exists():
         found = _tensors(folder / CONTEXT)
         layers, kv_heads, width = config.num_layers, config.num_kv_heads, config.head_dim
@@ -109,7 +114,7 @@ def load_adapters(folder: Path | str, config: LlamaConfig) -> Adapters:
                 _check(folder, name, x, (layers, kv_heads, slots, width))
         if found:
             raise AdapterError(f"{folder / CONTEXT} holds {min(found)}, which is unknown.")
-    adapters = Adapters(lora, temperature, sink)
+    adapters = Adapters(lora, temperature, sink, in_full)
     if not adapters.size:
         raise AdapterError(
             f"{folder} holds no adapters: neither {PEFT_CONFIG} nor {CONTEXT}. Name a folder that "
@@ -184,6 +189,16 @@ def _lora(folder: Path, config: LlamaConfig) -> Lora:
 
     dropout = float(said.get("lora_dropout") or 0.0)
     return Lora(stacked("A"), stacked("B"), alpha / rank, dropout)
+
+
+def _in_full(path: Path) -> bool:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))["lora_in_full"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AdapterError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(said, bool):
+        raise AdapterError(f"{path}: lora_in_full must be true or false, it is {said!r}.")
+    return said
 
 
 def _context_tensors(adapters: Adapters) -> dict[str, np.ndarray]:

@@ -24,16 +24,18 @@ class Adapters:
     """What is trained beside the weights; `None` where it is not.
 
     Attributes:
-        lora: Low-rank additions to projections; they work in full attention too.
+        lora: Low-rank additions to projections.
         log_temperature: Of each layer's and query head's logits with the segments' keys. Only where
             there are several segments: full attention stays as it was.
         sink: A prefix of keys and values that all segments and the query see, `[layers, kv_heads,
             slots, head_dim]`, at the positions from 0 on. Not in full attention.
+        lora_in_full: Whether LoRA works in full attention too.
     """
 
     lora: Lora | None = None
     log_temperature: Float[Array, "layers heads"] | None = None
     sink: KV | None = None
+    lora_in_full: bool = dataclasses.field(default=True, metadata={"static": True})
 
     @property
     def size(self) -> int:
@@ -78,7 +80,7 @@ def with_adapters(
     """The model with adapters in place of those it had; its weights are shared and not copied.
 
     Whatever encodes with such a model reads segments behind the learned sink and gives the cache
-    the temperatures. Full attention has LoRA alone.
+    the temperatures. Full attention has LoRA alone, or nothing (`Adapters.lora_in_full`).
 
     Args:
         model: The decoder.

@@ -15,7 +15,7 @@ from .cache import KV, ContextCache, Store, check_store, compressed, empty_kv
 from .errors import LayoutError, MethodError
 from .layout import SegmentedContext, check_tokens, join
 from .method import Method
-from .models import Llama, embed, keep_of_stack
+from .models import Llama, embed, keep_of_stack, with_lora
 from .models.rope import rotary, rotate, turns
 
 
@@ -116,6 +116,7 @@ def read_context(
         The cache, and what `attention` kept: of the sink `[layers, ...]` (`None` without one), and
         of the segments `[segments, layers, ...]`.
     """
+    model = reader(model, method)
     prefix, temperature = learned_sink(model, method), None
     if method.full:
         context = join(context)
@@ -142,6 +143,13 @@ def read_context(
     sharpness = None if temperature is None else jnp.exp(-temperature)
     cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start, sharpness)
     return cache, of_sink, kept
+
+
+def reader(model: Llama, method: Method) -> Llama:
+    """The model as a method reads with it: without a LoRA that is not for full attention."""
+    if not method.full or model.learned is None or model.learned.lora_in_full:
+        return model
+    return with_lora(model, None)
 
 
 def learned_sink(model: Llama, method: Method) -> KV | None:

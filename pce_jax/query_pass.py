@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .attention import Attention, Entropy, Keys, Selection, measured, one_group, plain, survey
 from .cache import KV, ContextCache, Tail
-from .encode import heads_first
+from .encode import heads_first, reader
 from .method import Method
 from .models import Llama, decode_stack, embed
 from .models.rope import Turns, rotary, rotate, turns
@@ -118,6 +118,7 @@ def read_tokens(
         Hidden states before the final norm, the grown tail, and what `attention` kept, with a
         leading layer axis; at padding it means nothing.
     """
+    model = reader(model, method)
     index = jnp.arange(tokens.shape[0])
     valid = index < length
     several = cache.lengths.shape[0] > 1 and not method.full

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from pce_jax.adapter_files import CONTEXT, PEFT_CONFIG, PEFT_MODEL
+from pce_jax.adapter_files import CONTEXT, PEFT_CONFIG, PEFT_MODEL, SETTINGS
 from pce_jax.evals.config import EvalConfig
 from pce_jax.evals.instance import Task
 from pce_jax.evals.methods import method_to_dict
@@ -107,7 +107,7 @@ def hash_adapters(folder: Path) -> str:
         folder: As `pce_jax.load_adapters` reads it.
     """
     whole = hashlib.sha256()
-    for name in (PEFT_CONFIG, PEFT_MODEL, CONTEXT):
+    for name in (PEFT_CONFIG, PEFT_MODEL, CONTEXT, SETTINGS):
         if (folder / name).exists():
             whole.update(f"{name} {_hash(folder / name)}\n".encode())
     return whole.hexdigest()

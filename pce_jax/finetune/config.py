@@ -22,12 +22,21 @@ EXAMPLES = "configs/finetune"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoraSettings:
-    """See `pce_jax.models.init_lora`."""
+    """See `pce_jax.models.init_lora`.
+
+    Attributes:
+        rank: Of each adapter.
+        alpha: Numerator of the scale; the rank by default.
+        dropout: Share of inputs that is dropped in training.
+        targets: Which projections.
+        full: Whether it works in full attention too; otherwise this stays what it was.
+    """
 
     rank: int = 16
     alpha: float | None = None
     dropout: float = 0.0
     targets: tuple[str, ...] = TARGETS
+    full: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -387,11 +396,13 @@ def _check(config: FinetuneConfig) -> None:
         refuse(
             "without a teacher there is nothing to compare with. Set loss.kl and loss.entropy to 0."
         )
-    only_full = set(config.degrees) == {1}
-    if only_full and not {"weights", "lora"} & set(config.train):
-        refuse("temperature and sink do nothing in full attention. Name a degree above 1.")
-    for name in ("learning_rate",):
-        _over(getattr(config.optimizer, name), config, f"optimizer.{name}")
+    in_full = "weights" in config.train or ("lora" in config.train and config.lora.full)
+    if 1 in config.degrees and not in_full:
+        refuse(
+            "nothing that is trained does anything in full attention, so degree 1 would teach "
+            "nothing. Write 1 = 0 under [degrees]."
+        )
+    _over(config.optimizer.learning_rate, config, "optimizer.learning_rate")
     for field in ("ce", "kl", "entropy", "margin"):
         _over(getattr(config.loss, field), config, f"loss.{field}")
 

@@ -42,6 +42,7 @@ def load_trained(run: Path, model: Llama, tokenizer: Any, which: Which = "last")
         alpha=settings["lora.alpha"],
         dropout=settings["lora.dropout"],
         targets=tuple(settings["lora.targets"]),
+        full=settings["lora.full"],
     )
     sink = encode_text(tokenizer, settings["sink"])
     begin: Callable[[Llama], Trained] = lambda model: start(  # noqa: E731
@@ -104,6 +105,11 @@ def export(
         return save_adapters(adapters, folder, base)
     whole = model if trained.model is None else trained.model
     if adapters.lora is not None:
+        if not adapters.lora_in_full:
+            raise FinetuneError(
+                "LoRA was trained for segments alone (lora.full = false), and in a model it would "
+                "be merged into full attention too. Export adapters."
+            )
         whole = merged(whole, adapters.lora)
     wanted = dtype or model.dtype
     save_folder(jax.tree.map(lambda x: x.astype(wanted), whole), folder, tokenizer)

@@ -51,5 +51,6 @@ def start(
         else None,
         log_temperature=log_temperature(model.config) if "temperature" in train else None,
         sink=from_text_sink(model, sink) if "sink" in train else None,
+        lora_in_full=lora.full,
     )
     return base, Trained(None, adapters)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from pce_jax.adapters import Adapters
+from pce_jax.adapters import Adapters, with_adapters
 from pce_jax.method import Method
-from pce_jax.models import Llama, with_lora
+from pce_jax.models import Llama
 
 from .objective import Example, Terms, Weights, objective
 
@@ -122,7 +122,7 @@ def train_step(
     def summed(trained: Trained, examples: Example, key: Array) -> tuple[Array, Terms]:
         count = examples.length.shape[0]
         student = trained.student(base)
-        own = base if method.full else with_lora(student, trained.adapters.lora)
+        own = base if method.full else with_adapters(student, trained.adapters)
         teachers: dict[str, Llama | None] = {"base": base, "live": own, "none": None}
 
         def one(example: Example, key: Array) -> Terms:
@@ -180,7 +180,10 @@ def decayed(trained: Trained) -> Trained:
     adapters = trained.adapters
     return Trained(
         model,
-        Adapters(
-            everything(adapters.lora), nothing(adapters.log_temperature), nothing(adapters.sink)
+        dataclasses.replace(
+            adapters,
+            lora=everything(adapters.lora),
+            log_temperature=nothing(adapters.log_temperature),
+            sink=nothing(adapters.sink),
         ),
     )

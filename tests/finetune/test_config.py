@@ -34,11 +34,11 @@ def test_any_value_can_be_changed(config, tmp_path):
         "loss.entropy={peak=0.5, warmup=1}",
         "train=['sink']",
         "method.base=naive",
-        "degrees.4=0",
+        "degrees.1=0",
         "degrees.2=1",
     )
     assert found.loss.entropy == Schedule(peak=0.5, warmup=1)
-    assert (found.train, set(found.degrees)) == (("sink",), {1, 2})
+    assert (found.train, set(found.degrees)) == (("sink",), {2, 4})
     assert change({}, "out=some/folder") == {"out": "some/folder"}
 
 
@@ -66,7 +66,8 @@ def test_settings_tell_runs_apart_that_give_other_numbers(config, tmp_path):
         (["batch=3"], "batch 3 cannot be cut into microbatches of 2"),
         (["degrees.x=1"], "'x' is no number of segments"),
         (["degrees.4=0", "degrees.1=0"], r"\[degrees\] names none"),
-        (["degrees.4=0", "train=['temperature']"], "do nothing in full attention"),
+        (["degrees.4=0", "train=['temperature']"], "does anything in full attention"),
+        (["lora.full=false", "train=['lora']"], "so degree 1 would teach nothing"),
         (["teacher=none"], "without a teacher there is nothing to compare with"),
         (["method=nave"], "there is no method 'nave'. Did you mean 'naive'"),
         (["method=full"], "full attention is degree 1"),

@@ -67,6 +67,23 @@ def test_a_tuned_model_reads_with_all_its_adapters(loaded, adapters):
     np.testing.assert_array_equal(mine, other)  # full attention has LoRA alone
 
 
+def test_lora_can_be_for_segments_alone(loaded, adapters, tmp_path):
+    model, tokenizer = loaded
+    apart = dataclasses.replace(adapters, lora_in_full=False)
+    pce.save_adapters(apart, tmp_path / "made")
+    found = pce.load_adapters(tmp_path / "made", model.config)
+    assert not found.lora_in_full
+    tuned_model, full = pce.with_adapters(model, found), pce.Method(full=True)
+    mine, plain = (
+        pce.query(one, pce.encode(one, CONTEXT, full), TOKENS[0], full).logits
+        for one in (tuned_model, model)
+    )
+    np.testing.assert_array_equal(mine, plain)
+    np.testing.assert_array_equal(logits(tuned_model), logits(pce.with_adapters(model, adapters)))
+    with pytest.raises(FinetuneError, match="trained for segments alone"):
+        export(Trained(None, apart), model, tokenizer, tmp_path / "model", form="model")
+
+
 def test_a_learned_sink_and_one_of_text_do_not_mix(loaded, adapters):
     model = pce.with_adapters(loaded[0], adapters)
     context = dataclasses.replace(CONTEXT, sink=np.asarray([1], np.int32))
