@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import pce_jax as pce
 from pce_jax.analysis import analyze_query, analyze_segments
@@ -11,6 +12,7 @@ from pce_jax.demo.text import topic_windows
 SEGMENTS, EACH, QUERY = 4, 64, 32
 
 
+@pytest.mark.slow
 def test_segments_of_their_own_have_small_keys_and_logits(smollm2_path: Path):
     model, tokenizer = pce.load(str(smollm2_path))
     tokens = topic_windows(tokenizer, 1, SEGMENTS * EACH + QUERY)[0].tokens

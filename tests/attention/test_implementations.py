@@ -182,7 +182,11 @@ def chosen(x: Arrays, select: pce.Select) -> Any:
 
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("aggregate", AGGREGATES, ids=lambda dims: "+".join(dims) or "each")
-@pytest.mark.parametrize("changes", [{"top_k": 2}, {"tau": 0.3}], ids=["hard", "soft"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"top_k": 2}, pytest.param({"tau": 0.3}, marks=pytest.mark.slow)],
+    ids=["hard", "soft"],
+)
 def test_selection_reweighs_the_plain_probabilities(aggregate, changes):
     select = pce.Select(score_top=2, aggregate=frozenset(aggregate), **changes)
     selection = pce.attention.Selection(select, jnp.ones(QUERIES, bool))

@@ -46,6 +46,7 @@ def wait_for(file: Path, text: str, running: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_run_from_a_config_to_adapters_in_use(run, config, tmp_path, docs):
     out = tmp_path / "out"
     quick = ("steps=2", "degrees.1=0", "optimizer.learning_rate=0.1", "evaluate.final=1")

@@ -14,7 +14,7 @@ from pce_jax.models import init
 METHODS = [
     pce.Method(),
     pytest.param(pce.Method(full=True), marks=pytest.mark.slow),
-    pce.Method(sink="x", select=pce.Select(top_k=1)),
+    pytest.param(pce.Method(sink="x", select=pce.Select(top_k=1)), marks=pytest.mark.slow),
     pytest.param(
         pce.Method(select=pce.Select(top_k=1, aggregate=frozenset({"layer", "head"}))),
         marks=pytest.mark.slow,

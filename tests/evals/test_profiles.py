@@ -33,6 +33,7 @@ def test_of_the_degrees_full_attention_and_the_highest_are_chosen():
     assert list(choose({("sink", 4): sink})) == [("sink", 4)]  # full attention did not fit
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stub")
 def test_full_attention_and_the_highest_degree_are_looked_at_once(tmp_path, tiny, loaded):
     folder, looked = run(tmp_path, tiny, loaded, degrees=[1, 3], methods=["naive"])

@@ -18,7 +18,7 @@ from evals.stub import StubTask, config_of, write_config
 import pce_jax as pce
 from pce_jax import programs
 from pce_jax.cli import main
-from pce_jax.errors import EvalError
+from pce_jax.errors import EvalError, PceError
 from pce_jax.evals.prepare import prepare, shapes
 from pce_jax.evals.run import evaluate, plan
 from pce_jax.evals.store import read_results
@@ -192,7 +192,7 @@ def test_chat_wraps_the_query_only(loaded):
 
 def test_an_instance_without_context_is_named(loaded):
     instance = dataclasses.replace(StubTask(name="a").instances(None)[0], items=("",))
-    with pytest.raises(EvalError, match="'a', instance 'i0': its context has no tokens"):
+    with pytest.raises(PceError, match="'a', instance 'i0': its context has no tokens"):
         prepare([instance], loaded[1], "a", chat=False)
 
 

@@ -28,8 +28,9 @@ TASKS = {"ask": {"kind": "stub"}, "long": LONG}
 def check(window: int, one: Prepared, method: pce.Method, sink: int, generated: int) -> None:
     """What the library refuses, on a model of so many positions."""
     context = pce.from_segments(one.segments(3), [0] * sink)
-    model: Any = SimpleNamespace(config=SimpleNamespace(max_positions=window, vocab_size=257))
-    check_context(model.config, context, method)
+    config = SimpleNamespace(max_positions=window, vocab_size=257)
+    model: Any = SimpleNamespace(config=config, learned=None)
+    check_context(model, context, method)
     starts = method.positions.of_segments(jnp.asarray(context.lengths), 1, sink)[1]
     cache: Any = SimpleNamespace(query_start=starts)
     check_window(model, cache, np.asarray([len(one.query) + generated]))

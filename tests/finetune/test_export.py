@@ -92,6 +92,7 @@ def test_a_learned_sink_and_one_of_text_do_not_mix(loaded, adapters):
 
 
 @pytest.mark.parity
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_peft_gives_the_same_logits(tiny, loaded, adapters, tmp_path):
     peft, torch = pytest.importorskip("peft"), pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
