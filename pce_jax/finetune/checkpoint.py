@@ -36,9 +36,10 @@ class Checkpoints:
         folder: Where they are.
         keep: How many of the last to keep.
         best: Keep the one of the lowest held-out likelihood as well.
+        read_only: Change nothing: a live run may be writing there.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2, best: bool = True):
+    def __init__(self, folder: Path, *, keep: int = 2, best: bool = True, read_only: bool = False):
         self.folder = folder.absolute()
         policies: list[Any] = [keep_policy.LatestN(keep)]
         if best:
@@ -47,8 +48,9 @@ class Checkpoints:
             preservation_policy=keep_policy.AnyPreservationPolicy(policies),
             best_fn=_score,
             best_mode="min",
-            cleanup_tmp_directories=True,
-            create=True,
+            cleanup_tmp_directories=not read_only,
+            create=not read_only,
+            read_only=read_only,
         )
         handlers = {
             "trained": ocp.StandardCheckpointHandler(),

@@ -1,7 +1,7 @@
 """What a run has trained, taken out of its checkpoints: into a model, or into files."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,11 +45,13 @@ def load_trained(run: Path, model: Llama, tokenizer: Any, which: Which = "last")
         full=settings["lora.full"],
     )
     sink = encode_text(tokenizer, settings["sink"])
-    begin: Callable[[Llama], Trained] = lambda model: start(  # noqa: E731
-        model, settings["train"], lora, sink=sink, remat=settings["remat"]
-    )[1]
-    like = jax.eval_shape(begin, model)
-    with Checkpoints(run / CHECKPOINTS) as checkpoints:
+    begin = functools.partial(
+        start, train=settings["train"], lora=lora, sink=sink, remat=settings["remat"]
+    )
+    _, like = jax.eval_shape(begin, model)
+    if not (run / CHECKPOINTS).exists():
+        raise FinetuneError(f"{run} has no checkpoints yet.")
+    with Checkpoints(run / CHECKPOINTS, read_only=True) as checkpoints:
         steps = checkpoints.steps
         named = {"best": checkpoints.best(), "last": steps[-1] if steps else None}
         step = named[which] if isinstance(which, str) else which

@@ -20,8 +20,7 @@ sink = "x"
 rank = 2
 
 [degrees]
-1 = 0.4
-4 = 0.6
+4 = 1.0
 
 [optimizer]
 learning_rate = {{ peak = 0.01, warmup = 2, decay = "cosine" }}

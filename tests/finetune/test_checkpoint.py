@@ -59,6 +59,17 @@ def test_only_the_last_ones_are_kept_if_asked(tmp_path):
         assert checkpoints.steps == [3]
 
 
+def test_looking_changes_nothing(tmp_path):
+    """A live run may be in the middle of writing."""
+    save(tmp_path, 2.0, 1.0, 3.0, keep=3)
+    unfinished = tmp_path / "4.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    with Checkpoints(tmp_path, keep=1, read_only=True) as checkpoints:
+        assert same(checkpoints.load_trained(state().trained, 3), state(3).trained)
+        assert (checkpoints.steps, checkpoints.best()) == ([1, 2, 3], 2)
+    assert unfinished.exists()
+
+
 def test_nothing_to_go_on_from(tmp_path):
     with Checkpoints(tmp_path / "new") as checkpoints:
         assert checkpoints.load_last(state()) is None

@@ -22,7 +22,7 @@ def test_every_config_of_the_project_loads(path, monkeypatch, tmp_path):
 
 def test_a_config_says_all_there_is(config, tmp_path):
     found = config(tmp_path)
-    assert found.degrees == {1: 0.4, 4: 0.6}
+    assert found.degrees == {4: 1.0}
     assert found.optimizer.learning_rate == Schedule(peak=0.01, warmup=2, decay="cosine")
     assert (found.method, found.train) == (METHODS["naive"], ("lora", "temperature"))
     assert (found.data[0].kind, found.out) == ("lm", tmp_path)
@@ -34,7 +34,6 @@ def test_any_value_can_be_changed(config, tmp_path):
         "loss.entropy={peak=0.5, warmup=1}",
         "train=['sink']",
         "method.base=naive",
-        "degrees.1=0",
         "degrees.2=1",
     )
     assert found.loss.entropy == Schedule(peak=0.5, warmup=1)
@@ -47,7 +46,7 @@ def test_settings_tell_runs_apart_that_give_other_numbers(config, tmp_path):
         return settings(config(tmp_path, *changes))
 
     assert said() == said("checkpoint.every=1", "evaluate.windows=1")
-    for one in ("loss.kl=0.1", "lora.rank=4", "data.text.scored=8", "degrees.4=2", "method=sel"):
+    for one in ("loss.kl=0.1", "lora.rank=4", "data.text.scored=8", "degrees.2=2", "method=sel"):
         assert said(one) != said()
 
 
@@ -65,9 +64,12 @@ def test_settings_tell_runs_apart_that_give_other_numbers(config, tmp_path):
         (["train=[]"], "train is empty"),
         (["batch=3"], "batch 3 cannot be cut into microbatches of 2"),
         (["degrees.x=1"], "'x' is no number of segments"),
-        (["degrees.4=0", "degrees.1=0"], r"\[degrees\] names none"),
-        (["degrees.4=0", "train=['temperature']"], "does anything in full attention"),
-        (["lora.full=false", "train=['lora']"], "so degree 1 would teach nothing"),
+        (["degrees.4=0"], r"\[degrees\] names none"),
+        (
+            ["degrees.4=0", "degrees.1=1", "train=['temperature']"],
+            "does anything in full attention",
+        ),
+        (["lora.full=false", "degrees.1=1"], "so degree 1 would teach nothing"),
         (["teacher=none"], "without a teacher there is nothing to compare with"),
         (["method=nave"], "there is no method 'nave'. Did you mean 'naive'"),
         (["method=full"], "full attention is degree 1"),
