@@ -40,6 +40,11 @@ def process(config: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
+def finish(running: subprocess.Popen[str]) -> None:
+    _, error = running.communicate()
+    assert running.returncode == 0, error
+
+
 def wait_for(file: Path, text: str, running: subprocess.Popen[str]) -> None:
     while not (file.exists() and text in file.read_text()):
         assert running.poll() is None, running.communicate()
@@ -78,17 +83,15 @@ def test_a_run_from_a_config_to_adapters_in_use(run, config, tmp_path, docs):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_a_killed_run_goes_on_to_the_numbers_of_an_unbroken_one(config, tmp_path, step):
-    whole = process(config, tmp_path / "whole")
-    assert whole.wait() == 0, whole.communicate()
+    finish(process(config, tmp_path / "whole"))
     for again in range(2):  # at a step, and while its checkpoint may be on its way
         out = tmp_path / f"killed-{again}"
         killed = process(config, out)
         wait_for(out / "metrics.jsonl", f'"step": {step}, "degree"', killed)
         time.sleep(0.05 * again)
         killed.kill()
-        killed.wait()
-        second = process(config, out)
-        assert second.wait() == 0, second.communicate()
+        killed.communicate()
+        finish(process(config, out))
         assert rows(out) == rows(tmp_path / "whole")
 
 
