@@ -55,7 +55,6 @@ class Checkpoints:
         handlers = {
             "trained": ocp.StandardCheckpointHandler(),
             "rest": ocp.StandardCheckpointHandler(),
-            "meta": ocp.JsonCheckpointHandler(),
         }
         self._manager = ocp.CheckpointManager(
             self.folder, options=options, item_names=tuple(handlers), item_handlers=handlers
@@ -79,12 +78,11 @@ class Checkpoints:
         """Steps that have a whole checkpoint, ascending."""
         return sorted(self._manager.all_steps())
 
-    def save(self, state: TrainState, meta: Mapping[str, Any], log_ppl: float | None) -> None:
+    def save(self, state: TrainState, log_ppl: float | None) -> None:
         """Store a state after its step; returns when arrays are copied, before they are written.
 
         Args:
             state: What to store.
-            meta: JSON values to store with it.
             log_ppl: Held-out, if it was measured at this step.
 
         Raises:
@@ -94,7 +92,6 @@ class Checkpoints:
         args = ocp.args.Composite(
             trained=ocp.args.StandardSave(_by_name(state.trained)),
             rest=ocp.args.StandardSave(_by_name(_rest(state))),
-            meta=ocp.args.JsonSave(dict(meta)),
         )
         try:
             self._manager.save(

@@ -10,7 +10,7 @@ from pce_jax import plots
 from pce_jax.errors import FinetuneError
 
 from .folder import read_run
-from .measured import Found, Measured, read_summary
+from .measured import Found, Measured, closed, read_summary
 from .track import read_rows
 
 
@@ -135,9 +135,7 @@ def _measured(result: Result, task: str, degree: int) -> list[Measured]:
 
 def _cells(both: Mapping[str, Found], who: str, degree: int) -> list[str]:
     base, found = both["base"], both[who]
-    better = min(base[1].log_ppl, found[1].log_ppl)
-    whole = base[degree].log_ppl - base[1].log_ppl
-    share = "" if who == "base" else f"{1 - (found[degree].log_ppl - better) / whole:.0%}"
+    share = "" if who == "base" else f"{closed(base, found, degree):.0%}"
     return [
         f"{found[1].log_ppl:.4f}",
         f"{found[degree].log_ppl:.4f}",

@@ -99,7 +99,7 @@ class Loop:
                 score = self._score(self._measured(state.trained, "student", step, some))
             stopping = not last and self.stop()
             if last or stopping or score is not None or step % config.checkpoint.every == 0:
-                self._save(state, score)
+                self.checkpoints.save(state, score)
             if stopping:
                 return Outcome(state=state, done=False, summary={})
         if tuned is None:  # all steps were taken before
@@ -141,11 +141,6 @@ class Loop:
                 f"{', '.join(batch.ids)}). Nothing of this step is kept; the last good checkpoint "
                 f"is {last}. Try a lower learning rate, or look at these examples."
             )
-
-    def _save(self, state: TrainState, log_ppl: float | None) -> None:
-        step = int(state.step)
-        meta = {"step": step, "examples": step * self.run.config.batch}
-        self.checkpoints.save(state, meta, log_ppl)
 
     def _measured_before(self) -> dict[str, Found]:
         """Measured once, and then found among the rows."""

@@ -36,7 +36,7 @@ def same(one: Any, other: Any) -> bool:
 def save(folder: Path, *scores: float | None, **settings: Any) -> None:
     with Checkpoints(folder, **settings) as checkpoints:
         for number, score in enumerate(scores, 1):
-            checkpoints.save(state(number), {"examples": number}, score)
+            checkpoints.save(state(number), score)
 
 
 def test_a_state_comes_back_as_it_was(tmp_path):
@@ -84,7 +84,7 @@ def test_a_torn_checkpoint_is_said_and_the_one_before_taken(tmp_path, item, capl
     with Checkpoints(tmp_path) as checkpoints:
         assert same(checkpoints.load_last(state()), state(1))
         assert checkpoints.steps == [1]
-        checkpoints.save(state(2), {}, None)  # its place is free again
+        checkpoints.save(state(2), None)  # its place is free again
     assert "2 is damaged" in caplog.text
 
 
@@ -118,7 +118,7 @@ def test_one_of_another_adapter_is_refused_by_the_name_of_its_array(tmp_path):
 def test_an_unwritable_folder_stops_the_run(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises((FinetuneError, OSError)), Checkpoints(tmp_path / "file") as checkpoints:
-        checkpoints.save(state(1), {}, None)
+        checkpoints.save(state(1), None)
 
 
 MESHES = """
@@ -137,7 +137,7 @@ def state(shape, spec):
     return TrainState(jnp.asarray(1), Trained(None, Adapters(log_temperature=x)), (x + 1,))
 
 with Checkpoints(Path(sys.argv[1])) as checkpoints:
-    checkpoints.save(state((2, 2), P("data", "model")), {}, None)
+    checkpoints.save(state((2, 2), P("data", "model")), None)
     like = state((1, 4), P("model", None))
     found = checkpoints.load(like, 1)
 for mine, other in zip(jax.tree.leaves(found), jax.tree.leaves(like), strict=True):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import pce_jax as pce
 from pce_jax.adapters import Adapters, from_text_sink, log_temperature
@@ -94,10 +95,10 @@ def test_a_learned_sink_and_one_of_text_do_not_mix(loaded, adapters):
 @pytest.mark.parity
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_peft_gives_the_same_logits(tiny, loaded, adapters, tmp_path):
-    peft, torch = pytest.importorskip("peft"), pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft", reason="compares with peft: make parity")
+    torch = pytest.importorskip("torch", reason="compares with PyTorch: make parity")
     pce.save_adapters(adapters, tmp_path / "made", str(tiny))
-    base = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "made")
     with torch.no_grad():
         expected = theirs(torch.tensor(np.asarray(TOKENS))).logits.numpy()
@@ -109,10 +110,10 @@ def test_peft_gives_the_same_logits(tiny, loaded, adapters, tmp_path):
 @pytest.mark.parity
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_what_peft_writes_is_read(tiny, loaded, tmp_path):
-    peft, torch = pytest.importorskip("peft"), pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft", reason="compares with peft: make parity")
+    torch = pytest.importorskip("torch", reason="compares with PyTorch: make parity")
     torch.manual_seed(0)
-    base = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     made = peft.get_peft_model(
         base,
         peft.LoraConfig(

@@ -50,7 +50,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, packag
 
 
 def test_tensorboard_gets_every_number(tmp_path):
-    pytest.importorskip("tensorboardX")
+    pytest.importorskip("tensorboardX", reason="needs the extra: pip install 'pce-jax[track]'")
     write(tmp_path, 1, 2, tensorboard=True)
     (events,) = (tmp_path / "tensorboard").iterdir()
     raw = events.read_bytes()
@@ -59,7 +59,7 @@ def test_tensorboard_gets_every_number(tmp_path):
 
 
 def test_weights_and_biases_keeps_a_run_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    pytest.importorskip("wandb", reason="needs the extra: pip install 'pce-jax[track]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     write(tmp_path, 1, wandb="project")
     assert list((tmp_path / "wandb").glob("offline-run-*"))
