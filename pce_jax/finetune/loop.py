@@ -18,7 +18,7 @@ from .config import FinetuneConfig
 from .data import Batch, Batches, Layout, Text
 from .folder import SUMMARY
 from .heldout import measure, student_method
-from .measured import Found, found_from_json, found_to_json, read_summary, write_summary
+from .measured import Found, Measured, found_from_json, found_to_json, read_summary, write_summary
 from .objective import Weights
 from .step import Report, Trained, TrainState, train_step
 from .track import Tracker, read_rows
@@ -86,24 +86,25 @@ class Loop:
         if first == config.steps and (config.out / SUMMARY).exists():
             return Outcome(state=state, done=True, summary=read_summary(config.out))
         base = self._measured_before()
+        full = {name: found[1] for name, found in base.items()}
         tuned = None
         for batch in run.batches.since(first) if first < config.steps else ():
             state = self._step(state, batch)
             step, score = batch.step + 1, None
             last = step == config.steps
             if last:
-                tuned = self._measured(state.trained, "tuned", step, None)
+                tuned = self._measured(state.trained, "tuned", step, None, full)
                 score = self._score(tuned)
             elif config.evaluate.every and step % config.evaluate.every == 0:
                 some = config.evaluate.windows
-                score = self._score(self._measured(state.trained, "student", step, some))
+                score = self._score(self._measured(state.trained, "student", step, some, full))
             stopping = not last and self.stop()
             if last or stopping or score is not None or step % config.checkpoint.every == 0:
                 self.checkpoints.save(state, score)
             if stopping:
                 return Outcome(state=state, done=False, summary={})
         if tuned is None:  # all steps were taken before
-            tuned = self._measured(state.trained, "tuned", config.steps, None)
+            tuned = self._measured(state.trained, "tuned", config.steps, None, full)
         summary = {name: {"base": base[name], "tuned": tuned[name]} for name in run.heldout}
         write_summary(config.out, summary)
         return Outcome(state=state, done=True, summary=summary)
@@ -158,7 +159,7 @@ class Loop:
 
         if all(whole(name, texts) for name, texts in run.heldout.items()):
             return {name: found_from_json(known[name]["degrees"]) for name in run.heldout}
-        return self._measured(Trained(None, Adapters()), "base", 0, None)
+        return self._measured(Trained(None, Adapters()), "base", 0, None, None)
 
     def _score(self, found: Mapping[str, Found]) -> float | None:
         """What checkpoints are compared by: mean over tasks, at the highest degree."""
@@ -168,13 +169,22 @@ class Loop:
         return sum(one[highest].first(some).log_ppl for one in found.values()) / len(found)
 
     def _measured(
-        self, trained: Trained, who: str, step: int, limit: int | None
+        self,
+        trained: Trained,
+        who: str,
+        step: int,
+        limit: int | None,
+        full: Mapping[str, Measured] | None,
     ) -> dict[str, Found]:
+        """By task and degree; `full` is what stands for degree 1 if training does not change it."""
         run, found = self.run, {}
         for name, texts in run.heldout.items():
             texts = texts[:limit]
             found[name] = {}
             for degree in (1, *run.config.evaluate.degrees):
+                if degree == 1 and full is not None and not trained.changes_full:
+                    found[name][1] = full[name].first(limit)
+                    continue
                 now = f"Measuring {name} at degree {degree}"
                 found[name][degree] = measure(
                     trained,

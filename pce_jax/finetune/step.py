@@ -41,6 +41,12 @@ class Trained:
         """How many numbers are trained."""
         return sum(x.size for x in jax.tree.leaves(self))
 
+    @property
+    def changes_full(self) -> bool:
+        """Whether any of it acts in full attention."""
+        lora = self.adapters.lora is not None and self.adapters.lora_in_full
+        return self.model is not None or lora
+
     def student(self, base: Llama) -> Llama:
         """The weights to compute with, in the dtype of `base`."""
         if self.model is None:

@@ -134,6 +134,19 @@ def test_a_loss_that_is_not_finite_stops_the_run(train, config, tmp_path):
     assert [row["step"] for row in rows(tmp_path) if row["kind"] == "step"] == [1]
 
 
+def test_full_attention_is_read_again_only_where_it_changes(train, config, tmp_path):
+    """Of adapters that it does without, its old numbers stand: they are the same to the bit."""
+    said = []
+    changes = ("train=['temperature']", "steps=3")
+    outcome = train(config(tmp_path, *changes), on_progress=lambda *now: said.append(now[2]))
+    base, tuned = (outcome.summary["text"][who] for who in ("base", "tuned"))
+    assert tuned[1] == base[1]
+    assert tuned[4] != base[4]
+    full = [now for now in said if now == "Measuring text at degree 1"]
+    segments = [now for now in said if now == "Measuring text at degree 4"]
+    assert 0 < len(full) < len(segments)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
