@@ -13,7 +13,8 @@ from .console import console
 class Compare:
     """Compare fine-tuning runs: a table of what they reached, and pictures of how.
 
-    Writes compare.md and a PNG picture for each held-out task.
+    Writes compare.md and a PNG picture for each held-out task. Runs that differ by their seed alone
+    share a row and a curve: their mean, and ± half of what lies between the lowest and the highest.
 
     Attributes:
         runs: Folders of finished runs. The first one's model before training is the yardstick.

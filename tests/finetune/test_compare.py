@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pce_jax.errors import FinetuneError
-from pce_jax.finetune.compare import pictures, read_result, table
+from pce_jax.finetune.compare import pictures, read_result, recipes, table
 from pce_jax.finetune.measured import Measured, closed
 
 
@@ -20,14 +20,15 @@ def measured(log_ppl: float, entropy: float) -> Measured:
 BASE = {1: measured(3.0, 2.8), 8: measured(3.2, 3.8)}
 
 
-def run(folder: Path, tuned: dict[int, Measured]) -> Path:
+def run(folder: Path, tuned: dict[int, Measured], seed: int = 0, steps: int = 2) -> Path:
     """A folder as a finished run leaves it."""
 
     def told(found: dict[int, Measured]) -> dict[str, Any]:
         return {str(degree): one.to_json() for degree, one in found.items()}
 
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"model": "m", "settings": {"steps": 2}}))
+    settings = {"steps": steps, "seed": seed}
+    (folder / "run.json").write_text(json.dumps({"model": "m", "settings": settings}))
     rows: list[dict[str, Any]] = [
         {"kind": "heldout", "step": step, "task": "book", "who": who, "degrees": told(found)}
         for step, who, found in ((0, "base", BASE), (2, "tuned", tuned))
@@ -59,6 +60,20 @@ def test_the_gap_is_to_the_better_of_the_full_readings(tmp_path):
     assert lines[3] == "| one | 2 | 2.9000 | 3.0000 | 50% | 2.700 | 3.000 |"
 
 
+def test_runs_that_differ_by_their_seed_alone_share_a_row(tmp_path):
+    tuned = [{1: BASE[1], 8: measured(log_ppl, 3.0)} for log_ppl in (3.10, 3.12, 3.05)]
+    results = [
+        read_result(run(tmp_path / "ce-0", tuned[0])),
+        read_result(run(tmp_path / "long", tuned[2], steps=9)),
+        read_result(run(tmp_path / "ce-1", tuned[1], seed=1)),
+    ]
+    assert [recipe.name for recipe in recipes(results)] == ["ce", "long"]
+    lines = table(results, 8).splitlines()
+    closed = "3.0000 ±0.0000 | 3.1100 ±0.0100 | 45% ±5% | 2.800 ±0.000 | 3.000 ±0.000"
+    assert lines[3] == f"| ce | 2 ±0 | {closed} |"
+    assert lines[4] == "| long | 2 | 3.0000 | 3.0500 | 75% | 2.800 | 3.000 |"
+
+
 def test_a_picture_for_each_task(tmp_path):
     names = ("one", "two")
     results = [read_result(run(tmp_path / name, BASE)) for name in names]
@@ -72,6 +87,12 @@ def test_a_picture_for_each_task(tmp_path):
 
 
 def test_what_cannot_be_compared_is_said(tmp_path):
+    fewer = {degree: one.first(1) for degree, one in BASE.items()}
+    results = [
+        read_result(run(tmp_path / name, found)) for name, found in (("all", BASE), ("few", fewer))
+    ]
+    with pytest.raises(FinetuneError, match="few was measured on 1 other texts of book than the"):
+        table(results, 8)
     folder = run(tmp_path / "one", {1: BASE[1]})
     with pytest.raises(FinetuneError, match="one was not measured on book at degree 8"):
         table([read_result(folder)], 8)
