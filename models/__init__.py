@@ -9,19 +9,26 @@ from .gguf_io import load_gguf
 from .int8 import to_int8
 from .llama import Llama, Remat, decode_stack, embed, forward, init, keep_of_stack, unembed
 from .lora import Lora, init_lora, merged, with_lora, with_remat
+from .mesh import MeshLayout, MeshSizes, make_mesh, parse_mesh
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
 from .shapes import SHAPES
+from .sharding import READING, TRAINING, Rules
 
 __all__ = [
+    "READING",
     "SHAPES",
+    "TRAINING",
     "ConfigError",
     "Llama",
     "LlamaConfig",
     "Lora",
+    "MeshLayout",
+    "MeshSizes",
     "ModelError",
     "Remat",
     "RopeConfig",
+    "Rules",
     "WeightsError",
     "decode_stack",
     "embed",
@@ -31,7 +38,9 @@ __all__ = [
     "keep_of_stack",
     "load_folder",
     "load_gguf",
+    "make_mesh",
     "merged",
+    "parse_mesh",
     "save_folder",
     "to_int8",
     "unembed",

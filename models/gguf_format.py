@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .assemble import CHUNK, StoredTensor
+from .assemble import CHUNK, Part, StoredTensor
 from .errors import WeightsError
 from .problems import Problems
 
@@ -158,14 +158,20 @@ def _tensor(
     elif end > file_size:
         problems.add("cut short", f"{name} ends at byte {end}, {file.name} at {file_size}")
 
-    def pieces() -> Iterator[np.ndarray]:
+    def pieces(part: Part) -> Iterator[np.ndarray]:
+        row = math.prod(shape[1:])
+        rows, columns = (part[0], part[1:]) if part else (slice(0, 1), ())
+        cut = any(each != slice(0, size) for each, size in zip(columns, shape[1:], strict=True))
+        start, stop = (begin + at * row // block * block_bytes for at in (rows.start, rows.stop))
+        at_once = max(1, CHUNK // row) * row if cut else CHUNK  # whole rows, to cut columns from
         with file.open("rb") as stream:
-            stream.seek(begin)
-            while (left := end - stream.tell()) > 0:
-                data = stream.read(min(left, CHUNK // block * block_bytes))
+            stream.seek(start)
+            while (left := stop - stream.tell()) > 0:
+                data = stream.read(min(left, at_once // block * block_bytes))
                 if not data or len(data) % block_bytes:
                     return  # the file has shrunk since its header was read
                 # One long row: the package works on 16 rows at a time; short rows are slow.
-                yield gguf.dequantize(np.frombuffer(data, np.uint8)[None], quantization)[0]
+                values = gguf.dequantize(np.frombuffer(data, np.uint8)[None], quantization)[0]
+                yield values.reshape(-1, *shape[1:])[:, *columns] if cut else values
 
     return StoredTensor(file, shape, pieces)

@@ -8,12 +8,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .assemble import Place, Progress, StoredTensor, assemble, check_dtype, check_tensors, fill
+from .assemble import Progress, StoredTensor, assemble, check_dtype, check_tensors, fill
 from .config import LlamaConfig
 from .errors import ConfigError, WeightsError
 from .gguf_config import PERMUTED, config_from_gguf
 from .gguf_format import read_gguf_header
 from .llama import Llama
+from .mesh import MeshLayout
 from .problems import Problems
 
 BLOCK_TENSORS = {
@@ -50,20 +51,20 @@ def load_gguf(
     path: Path | str,
     dtype: Any = jnp.float32,
     progress: Progress | None = None,
-    place: Place | None = None,
+    layout: MeshLayout | None = None,
 ) -> Llama:
     """Read a model from a GGUF file, undoing quantisation a few megabytes at a time.
 
-    The peak of memory is the weights in `dtype`, plus one stacked parameter where the device does
-    not share the host's memory, plus a few megabytes.
+    On one device, the peak of memory is the weights in `dtype`, plus one stacked parameter where
+    the device does not share the host's memory, plus a few megabytes.
 
     Args:
         path: A file of architecture llama (Mistral too), qwen2, qwen3 or smollm3, with tensors of
             type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K.
         dtype: Of the weights: float32, bfloat16 or float16.
         progress: Called as `progress(done, total)` with numbers of weights.
-        place: Called as `place(name, array)` to put each parameter on its devices; the array must
-            not be written to. JAX's default device by default.
+        layout: How the weights lie on a mesh; each process then reads only what its devices hold.
+            JAX's default device by default.
 
     Raises:
         ConfigError: The metadata lacks a key or asks for what `Llama` does not compute.
@@ -101,7 +102,7 @@ def load_gguf(
             for name in names(parameter):
                 unpair = _unpairing(heads)
                 stored[name] = dataclasses.replace(stored[name], reorder=unpair)
-    return assemble(config, stored, names, dtype, place, progress)
+    return assemble(config, stored, names, dtype, layout, progress)
 
 
 def gguf_tensor_names(name: str, num_layers: int) -> list[str]:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
 from .errors import WeightsError
-from .llama import Llama, parameter_shapes
+from .llama import Llama, changed, parameters_of
 
 
 def to_int8(model: Llama) -> Llama:
@@ -27,15 +27,13 @@ def to_int8(model: Llama) -> Llama:
     if model.embed_scale is not None:
         raise WeightsError("the model is int8 already.")
     parameters: dict[str, Array] = {}
-    for name in parameter_shapes(model.config):
-        owner = model.blocks if name.startswith("blocks.") else model
-        value = getattr(owner, name.removeprefix("blocks."))[...]
+    for name, value in parameters_of(model).items():
         if name.endswith(("norm", "bias")):
             parameters[name] = value
         else:
             scale = f"{name.removesuffix('_proj')}_scale"
             parameters[name], parameters[scale] = _rounded(value)
-    return Llama(model.config, parameters, model.blocks.lora, learned=model.learned)
+    return changed(model, parameters=parameters)
 
 
 def _rounded(

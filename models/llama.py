@@ -9,6 +9,7 @@ Weights keep Hugging Face's orientation `[out, in]`; those of the blocks are sta
 layer axis.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .config import LlamaConfig
 from .rope import rotary, rotate, rotated_layers, turns
+from .sharding import READING, Axis, Rules, lookup, product, shard
 
 if TYPE_CHECKING:
     from .lora import Lora
@@ -88,6 +90,7 @@ class Llama(nnx.Module):
         lora: "Lora | None" = None,
         remat: Remat = "none",
         learned: Any = None,
+        rules: Rules = READING,
     ):
         """Wrap arrays by the names of `parameter_shapes(config)`.
 
@@ -98,8 +101,10 @@ class Llama(nnx.Module):
             remat: What to compute again in a backward pass.
             learned: What a method has learned to go with these weights, any pytree; it is carried
                 along, and nothing here looks at it.
+            rules: How arrays are spread over the devices of a mesh.
         """
         self.config = config
+        self.rules = rules
         self.remat: Remat = remat
         self.learned = nnx.data(learned)
         self.embed = nnx.Param(parameters["embed"])
@@ -120,33 +125,55 @@ class Llama(nnx.Module):
         return self.norm[...].dtype
 
 
-def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Dotted name and shape of every parameter of `config`; what loaders and `init` go by."""
-    layers, d, mlp = config.num_layers, config.hidden_size, config.intermediate_size
-    q_out, kv_out = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    block: dict[str, tuple[int, ...]] = {
-        "attention_norm": (d,),
-        "q_proj": (q_out, d),
-        "k_proj": (kv_out, d),
-        "v_proj": (kv_out, d),
-        "o_proj": (d, q_out),
-        "mlp_norm": (d,),
-        "gate_proj": (mlp, d),
-        "up_proj": (mlp, d),
-        "down_proj": (d, mlp),
+PROJECTIONS: dict[str, tuple[Axis, Axis]] = {
+    "q": ("heads", "embed"),
+    "k": ("kv_heads", "embed"),
+    "v": ("kv_heads", "embed"),
+    "o": ("embed", "heads"),
+    "gate": ("mlp", "embed"),
+    "up": ("mlp", "embed"),
+    "down": ("embed", "mlp"),
+}
+"""What the two axes `[out, in]` of each projection's weight mean."""
+
+
+def parameter_axes(config: LlamaConfig) -> dict[str, tuple[Axis, ...]]:
+    """Dotted name of every parameter of `config`, and what its axes mean."""
+    block: dict[str, tuple[Axis, ...]] = {
+        "attention_norm": ("width",),
+        **{f"{name}_proj": PROJECTIONS[name] for name in "qkvo"},
+        "mlp_norm": ("width",),
+        **{f"{name}_proj": PROJECTIONS[name] for name in ("gate", "up", "down")},
     }
     if config.qkv_bias:
-        block |= {"q_bias": (q_out,), "k_bias": (kv_out,), "v_bias": (kv_out,)}
+        block |= {f"{name}_bias": PROJECTIONS[name][:1] for name in "qkv"}
     if config.out_bias:
-        block |= {"o_bias": (d,)}
+        block |= {"o_bias": ("width",)}
     if config.qk_norm:
-        block |= {"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)}
+        block |= {"q_norm": ("head_dim",), "k_norm": ("head_dim",)}
     if config.mlp_bias:
-        block |= {"gate_bias": (mlp,), "up_bias": (mlp,), "down_bias": (d,)}
-    shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocab_size, d)}
-    shapes |= {f"blocks.{name}": (layers, *shape) for name, shape in block.items()}
-    shapes |= {"norm": (d,)}
-    return shapes if config.tie_embeddings else shapes | {"head": (config.vocab_size, d)}
+        block |= {"gate_bias": ("mlp",), "up_bias": ("mlp",), "down_bias": ("width",)}
+    axes: dict[str, tuple[Axis, ...]] = {"embed": ("vocab", "embed")}
+    axes |= {f"blocks.{name}": ("layers", *each) for name, each in block.items()}
+    axes |= {"norm": ("width",)}
+    return axes if config.tie_embeddings else axes | {"head": ("vocab", "embed")}
+
+
+def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """Dotted name and shape of every parameter of `config`; what loaders and `init` go by."""
+    sizes: dict[Axis, int] = {
+        "layers": config.num_layers,
+        "vocab": config.vocab_size,
+        "embed": config.hidden_size,
+        "width": config.hidden_size,
+        "heads": config.num_heads * config.head_dim,
+        "kv_heads": config.num_kv_heads * config.head_dim,
+        "head_dim": config.head_dim,
+        "mlp": config.intermediate_size,
+    }
+    return {
+        name: tuple(sizes[axis] for axis in axes) for name, axes in parameter_axes(config).items()
+    }
 
 
 def init(config: LlamaConfig, key: Key[Array, ""], dtype: Any = jnp.float32) -> Llama:
@@ -165,23 +192,54 @@ def init(config: LlamaConfig, key: Key[Array, ""], dtype: Any = jnp.float32) -> 
     return Llama(config, {name: draw(name, shape, key) for (name, shape), key in drawn})
 
 
+def parameters_of(model: Llama) -> dict[str, Array]:
+    """A model's arrays by dotted name, scales of int8 included, as `Llama` takes them."""
+    found = {}
+    for owner, prefix in ((model, ""), (model.blocks, "blocks.")):
+        for name, value in vars(owner).items():
+            if isinstance(value, nnx.Param):
+                found[prefix + name] = value[...]
+    return found
+
+
+def changed(model: Llama, **changes: Any) -> Llama:
+    """The model with something else beside its weights, which are shared and not copied.
+
+    Args:
+        model: The decoder.
+        **changes: Arguments of `Llama` by name.
+    """
+    kept: dict[str, Any] = {
+        "config": model.config,
+        "parameters": parameters_of(model),
+        "lora": model.blocks.lora,
+        "remat": model.remat,
+        "learned": model.learned,
+        "rules": model.rules,
+    }
+    return Llama(**kept | changes)
+
+
 def embed(model: Llama, tokens: Int[Array, "*batch tokens"]) -> Float[Array, "*batch tokens d"]:
     """Look tokens up in the embedding."""
-    rows = model.embed[...][tokens]
+    rows = lookup(model.embed[...], tokens, model.rules)
     if model.embed_scale is None:
         return rows
-    return rows.astype(model.dtype) * model.embed_scale[...][tokens][..., None]
+    scale = lookup(model.embed_scale[...][:, None], tokens, model.rules)
+    return rows.astype(model.dtype) * scale
 
 
 def unembed(model: Llama, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch vocab"]:
-    """Final norm and output head; float32 logits."""
+    """Final norm and output head; float32 logits, spread along the vocabulary if the head is."""
     head, scale = (
         (model.embed, model.embed_scale) if model.head is None else (model.head, model.head_scale)
     )
     normed = _rms_norm(hidden, model.norm, model.config.norm_eps)
     weight = head[...].astype(normed.dtype)
-    logits = jnp.einsum("...d,vd->...v", normed, weight, preferred_element_type=jnp.float32)
-    return logits if scale is None else logits * scale[...].astype(jnp.float32)
+    logits = product(normed, weight, ("vocab", "embed"), model.rules, jnp.float32)
+    if scale is None:
+        return logits
+    return logits * shard(scale[...].astype(jnp.float32), ("vocab",), model.rules)
 
 
 def decode_stack(
@@ -201,7 +259,7 @@ def decode_stack(
     """
 
     def step(hidden: Array, layer: tuple[Block, Array, Any]) -> tuple[Array, Any]:
-        return _block(model.config, hidden, attend, *layer)
+        return _block(model, hidden, attend, *layer)
 
     layers = (model.blocks, jnp.asarray(rotated_layers(model.config)), state)
     if model.remat != "none":
@@ -236,11 +294,11 @@ def keep_of_stack(
         last, block, rotated, state = layer
 
         def stop(hidden: Array) -> tuple[Array, Any]:
-            q, k, v = _projected(model.config, hidden, block)
+            q, k, v = _projected(model, hidden, block)
             return hidden, keep(q, k, v, rotated, state)
 
         def go_on(hidden: Array) -> tuple[Array, Any]:
-            return _block(model.config, hidden, attend, block, rotated, state)
+            return _block(model, hidden, attend, block, rotated, state)
 
         return jax.lax.cond(last, stop, go_on, hidden)
 
@@ -285,25 +343,25 @@ def _computed_again(step: Callable[..., Any], remat: Remat) -> Callable[..., Any
 
 
 def _block(
-    config: LlamaConfig, hidden: Array, attend: Attend, block: Block, rotated: Array, state: Any
+    model: Llama, hidden: Array, attend: Attend, block: Block, rotated: Array, state: Any
 ) -> tuple[Array, Any]:
     """One block: attention and MLP, each behind a norm and added to the residual stream."""
-    mixed, kept = attend(*_projected(config, hidden, block), rotated, state)
+    config, linear = model.config, functools.partial(_linear, model.rules, block)
+    mixed, kept = attend(*_projected(model, hidden, block), rotated, state)
     mixed = mixed.reshape(*hidden.shape[:-1], -1)
-    hidden = hidden + _linear(mixed, block, "o")
+    hidden = hidden + linear("o", mixed)
     x = _rms_norm(hidden, block.mlp_norm, config.norm_eps)
-    gate = _linear(x, block, "gate")
-    up = _linear(x, block, "up")
-    inner = _ACTIVATIONS[config.activation](gate) * up
-    return hidden + _linear(inner, block, "down"), kept
+    inner = _ACTIVATIONS[config.activation](linear("gate", x)) * linear("up", x)
+    return hidden + linear("down", inner), kept
 
 
-def _projected(config: LlamaConfig, hidden: Array, block: Block) -> tuple[Array, Array, Array]:
+def _projected(model: Llama, hidden: Array, block: Block) -> tuple[Array, Array, Array]:
     """Un-rotated queries, keys and values of one block."""
+    config, linear = model.config, functools.partial(_linear, model.rules, block)
     x = _rms_norm(hidden, block.attention_norm, config.norm_eps)
-    q = _heads(_linear(x, block, "q"), config.num_heads)
-    k = _heads(_linear(x, block, "k"), config.num_kv_heads)
-    v = _heads(_linear(x, block, "v"), config.num_kv_heads)
+    q = _heads(linear("q", x), config.num_heads)
+    k = _heads(linear("k", x), config.num_kv_heads)
+    v = _heads(linear("v", x), config.num_kv_heads)
     if block.q_norm is not None and block.k_norm is not None:
         q, k = (
             _rms_norm(q, block.q_norm, config.norm_eps),
@@ -312,14 +370,15 @@ def _projected(config: LlamaConfig, hidden: Array, block: Block) -> tuple[Array,
     return q, k, v
 
 
-def _linear(x: Array, block: Block, name: str) -> Array:
+def _linear(rules: Rules, block: Block, name: str, x: Array) -> Array:
     """A projection of one block, with its adapter and its bias if it has them."""
     weight, scale, bias = (getattr(block, f"{name}_{part}") for part in ("proj", "scale", "bias"))
-    y = jnp.einsum("...i,oi->...o", x, weight[...].astype(x.dtype))
+    y = product(x, weight[...].astype(x.dtype), PROJECTIONS[name], rules)
+    out = PROJECTIONS[name][0]
     if scale is not None:
-        y = y * scale[...]
+        y = y * shard(scale[...], (None if out == "embed" else out,), rules)
     if block.lora is not None:
-        y = y + block.lora.added(name, x)
+        y = y + block.lora.added(name, x, rules)
     return y if bias is None else y + bias[...]
 
 

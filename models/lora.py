@@ -6,7 +6,7 @@ A projection with weight `W [out, in]` becomes `W x + scale * B (A x)`, with `A 
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 import jax
@@ -15,9 +15,10 @@ from jaxtyping import Array, Float, Key
 
 from .config import LlamaConfig
 from .errors import ConfigError
-from .llama import Llama, Remat, parameter_shapes
+from .llama import PROJECTIONS, Llama, Remat, changed, parameter_shapes, parameters_of
+from .sharding import READING, Rules, product
 
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TARGETS = tuple(PROJECTIONS)
 """Projections that can have an adapter."""
 
 
@@ -40,7 +41,9 @@ class Lora:
     dropout: float = dataclasses.field(default=0.0, metadata={"static": True})
     key: Key[Array, "*layers"] | None = None
 
-    def added(self, name: str, x: Float[Array, "*batch in_"]) -> Float[Array, "*batch out"] | float:
+    def added(
+        self, name: str, x: Float[Array, "*batch in_"], rules: Rules = READING
+    ) -> Float[Array, "*batch out"] | float:
         """What one layer's adapter adds to a projection of `x`: nothing where it has none.
 
         Dropout drops alike in what runs side by side under `vmap`.
@@ -52,7 +55,8 @@ class Lora:
             key = jax.random.fold_in(self.key, zlib.crc32(name.encode()))
             kept = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
             x = jnp.where(kept, x / (1 - self.dropout), 0)
-        return self.scale * jnp.einsum("...r,or->...o", jnp.einsum("...i,ri->...r", x, a), b)
+        out, into = PROJECTIONS[name]
+        return self.scale * product(product(x, a, (None, into), rules), b, (out, None), rules)
 
 
 def init_lora(
@@ -105,7 +109,7 @@ def with_lora(model: Llama, lora: Lora | None, key: Key[Array, ""] | None = None
     """
     if lora is not None and key is not None:
         lora = dataclasses.replace(lora, key=jax.random.split(key, model.config.num_layers))
-    return Llama(model.config, parameters_of(model), lora, model.remat, model.learned)
+    return changed(model, lora=lora)
 
 
 def with_remat(model: Llama, remat: Remat) -> Llama:
@@ -120,7 +124,7 @@ def with_remat(model: Llama, remat: Remat) -> Llama:
     """
     if remat not in get_args(Remat):
         raise ConfigError(f"there is no remat {remat!r}. Known: {', '.join(get_args(Remat))}.")
-    return Llama(model.config, parameters_of(model), model.blocks.lora, remat, model.learned)
+    return changed(model, remat=remat)
 
 
 def merged(model: Llama, lora: Lora) -> Llama:
@@ -131,19 +135,9 @@ def merged(model: Llama, lora: Lora) -> Llama:
     """
     if model.embed_scale is not None:
         raise ConfigError("adapters cannot be merged into int8 weights: merge first, then round.")
-    parameters = dict(parameters_of(model))
+    parameters = parameters_of(model)
     for name, a in lora.a.items():
         weight = parameters[f"blocks.{name}_proj"]
         added = lora.scale * jnp.einsum("lor,lri->loi", lora.b[name], a)
         parameters[f"blocks.{name}_proj"] = (weight + added).astype(weight.dtype)
-    return Llama(model.config, parameters, remat=model.remat, learned=model.learned)
-
-
-def parameters_of(model: Llama) -> Mapping[str, Array]:
-    """A model's arrays by dotted name, scales of int8 included, as `Llama` takes them."""
-    found = {}
-    for owner, prefix in ((model, ""), (model.blocks, "blocks.")):
-        for name, value in vars(owner).items():
-            if isinstance(value, type(model.norm)):
-                found[prefix + name] = value[...]
-    return found
+    return changed(model, parameters=parameters, lora=None)

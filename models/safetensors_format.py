@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from .assemble import CHUNK, StoredTensor
+from .assemble import CHUNK, Part, StoredTensor
 from .problems import Problems
 
 _DTYPES = ("F32", "F16", "BF16")
@@ -44,14 +44,16 @@ def stored_tensors(file: Path, problems: Problems) -> dict[str, StoredTensor]:
 
 
 def _tensor(file: Path, name: str, shape: tuple[int, ...]) -> StoredTensor:
-    def pieces() -> Iterator[np.ndarray]:
-        rows = max(1, CHUNK // max(1, math.prod(shape[1:])))
+    def pieces(part: Part) -> Iterator[np.ndarray]:
         with safe_open(file, "np") as opened:
             tensor = opened.get_slice(name)
-            if not shape:
+            if not part:
                 yield tensor[...]
-            for start in range(0, shape[0] if shape else 0, rows):
-                yield tensor[start : min(start + rows, shape[0])]
+                return
+            rows, *inner = part
+            at_once = max(1, CHUNK // max(1, math.prod(each.stop - each.start for each in inner)))
+            for start in range(rows.start, rows.stop, at_once):
+                yield tensor[(slice(start, min(start + at_once, rows.stop)), *inner)]
 
     return StoredTensor(file, shape, pieces)
 

@@ -8,11 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .assemble import Place, Progress, StoredTensor, assemble, check_dtype, check_tensors
+from .assemble import Progress, StoredTensor, assemble, check_dtype, check_tensors
 from .config import LlamaConfig
 from .errors import ConfigError, WeightsError
 from .families import hf_tensor_names
 from .llama import Llama
+from .mesh import MeshLayout
 from .problems import Problems
 from .safetensors_format import stored_tensors
 
@@ -26,12 +27,12 @@ def load_folder(
     folder: Path | str,
     dtype: Any = jnp.float32,
     progress: Progress | None = None,
-    place: Place | None = None,
+    layout: MeshLayout | None = None,
 ) -> Llama:
     """Read a model from a Hugging Face folder, one tensor at a time.
 
-    The peak of memory is the weights in `dtype`, plus one stacked parameter where the device does
-    not share the host's memory, plus the tensor being read.
+    On one device, the peak of memory is the weights in `dtype`, plus one stacked parameter where
+    the device does not share the host's memory, plus the tensor being read.
 
     Args:
         folder: Holds `config.json` with `model.safetensors`, or shards with their index, or
@@ -39,8 +40,8 @@ def load_folder(
         dtype: Of the weights: float32, bfloat16 or float16, whatever the files mix. Bit for bit
             when it is the stored one.
         progress: Called as `progress(done, total)` with numbers of weights.
-        place: Called as `place(name, array)` to put each parameter on its devices; the array must
-            not be written to. JAX's default device by default.
+        layout: How the weights lie on a mesh; each process then reads only what its devices hold.
+            JAX's default device by default.
 
     Raises:
         ConfigError: `config.json` is missing, not JSON, or asks for what `Llama` does not compute.
@@ -62,7 +63,7 @@ def load_folder(
     problems.raise_if_any(folder, advice)
     if copied_head is not None:
         _check_tied(folder, stored[hf_tensor_names("embed", 0)[0]], copied_head, problems)
-    return assemble(config, stored, names, dtype, place, progress)
+    return assemble(config, stored, names, dtype, layout, progress)
 
 
 def load_config(folder: Path | str) -> LlamaConfig:

@@ -53,6 +53,7 @@ else:
     )
     from .many import Scores, encode_many, score_many, stack
     from .method import METHODS, Method
+    from .models import READING, TRAINING, MeshLayout, MeshSizes, Rules, make_mesh
     from .positions import Positions
     from .query import QueryOutput, ScoreOutput, query, score
     from .query_pass import Stats
@@ -62,15 +63,20 @@ else:
 __all__ = [
     "KV",
     "METHODS",
+    "READING",
+    "TRAINING",
     "USER_ERRORS",
     "Adapters",
     "ContextCache",
     "Entropy",
     "GenerateOutput",
+    "MeshLayout",
+    "MeshSizes",
     "Method",
     "PceError",
     "Positions",
     "QueryOutput",
+    "Rules",
     "Sampling",
     "ScoreOutput",
     "Scores",
@@ -94,6 +100,7 @@ __all__ = [
     "load",
     "load_adapters",
     "log_temperature",
+    "make_mesh",
     "pack",
     "pad_tokens",
     "padding_waste",

@@ -15,7 +15,7 @@ from .cache import KV, empty_kv
 from .encode import read_segment
 from .models import Llama, Lora
 from .models.config import LlamaConfig
-from .models.lora import parameters_of
+from .models.llama import changed
 
 
 @jax.tree_util.register_dataclass
@@ -68,7 +68,7 @@ def from_text_sink(model: Llama, tokens: Sequence[int]) -> KV:
         >>> sink.k.shape  # layers, kv_heads, slots, head_dim
         (30, 3, 1, 64)
     """
-    prefix = empty_kv(model.config, 0, model.dtype)
+    prefix = empty_kv(model, 0)
     places = jnp.arange(len(tokens), dtype=jnp.float32)
     kv, _ = read_segment(model, prefix, jnp.asarray(tokens, jnp.int32), places)
     return jax.tree.map(lambda x: x.astype(jnp.float32), kv)
@@ -98,4 +98,4 @@ def with_adapters(
     if lora is not None and dropout is not None:
         lora = dataclasses.replace(lora, key=jax.random.split(dropout, model.config.num_layers))
     learned = dataclasses.replace(adapters, lora=None)
-    return Llama(model.config, parameters_of(model), lora, model.remat, learned)
+    return changed(model, lora=lora, learned=learned)

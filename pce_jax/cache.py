@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Int8
 
 from .errors import LayoutError
 from .models import Llama
-from .models.config import LlamaConfig
+from .models.sharding import Axis, shard
 
 
 @jax.tree_util.register_dataclass
@@ -158,10 +158,16 @@ def empty_tail(model: Llama, capacity: int) -> Tail:
         >>> int(second.tail.length)
         4
     """
-    return Tail(empty_kv(model.config, capacity, model.dtype), jnp.zeros((), jnp.int32))
+    return Tail(empty_kv(model, capacity), jnp.zeros((), jnp.int32))
 
 
-def empty_kv(config: LlamaConfig, tokens: int, dtype: jnp.dtype) -> KV:
+KV_AXES: tuple[Axis | None, ...] = (None, "kv_heads", None, None)
+"""What the axes of a sink's or tail's keys and values mean."""
+
+
+def empty_kv(model: Llama, tokens: int) -> KV:
     """Zeros for `tokens` tokens in every layer, `[layers, kv_heads, tokens, head_dim]`."""
+    config = model.config
     shape = (config.num_layers, config.num_kv_heads, tokens, config.head_dim)
-    return KV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    zeros = shard(jnp.zeros(shape, model.dtype), KV_AXES, model.rules)
+    return KV(zeros, zeros)

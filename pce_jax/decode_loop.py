@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .cache import KV, ContextCache, Tail, empty_tail
 from .method import Method
 from .models import Llama, unembed
+from .models.sharding import shard
 from .query_pass import read
 from .sampling import Sampling, sample
 
@@ -162,7 +163,7 @@ def _advance(
 ) -> Row:
     """Read one row's tokens and draw the next."""
     hidden, tail, stats = read(model, cache, tail, tokens, length, rules.method, rules.stats, lanes)
-    logits = unembed(model, hidden[length - 1])
+    logits = shard(unembed(model, hidden[length - 1]), (None,), model.rules)
     token = sample(logits, jax.random.fold_in(key, tail.length), rules.sampling).astype(jnp.int32)
     entropy = between = jnp.zeros(())
     if stats is not None:

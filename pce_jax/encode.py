@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .attention import Attention, one_group, plain
-from .cache import KV, ContextCache, Store, check_store, compressed, empty_kv
+from .cache import KV, KV_AXES, ContextCache, Store, check_store, compressed, empty_kv
 from .errors import LayoutError, MethodError
-from .layout import SegmentedContext, check_tokens, join
+from .layout import SegmentedContext, check_tokens, dealt, join
 from .method import Method
 from .models import Llama, embed, keep_of_stack, with_lora
 from .models.rope import rotary, rotate, turns
+from .models.sharding import shard
 
 
 def encode(
@@ -36,8 +37,8 @@ def encode(
         model: The decoder.
         context: From `pack` or `split`.
         method: Its positions apply here (and `full` reads the segments as one).
-        at_once: Segments side by side at a time, which bounds the memory that encoding takes beside
-            the cache; all of them by default. It changes no result.
+        at_once: Segments side by side at a time (on each device), which bounds the memory that
+            encoding takes beside the cache; all of them by default. It changes no result.
         store: What to keep keys and values of the segments as, see `compress`; by default as the
             model computes them.
 
@@ -45,8 +46,8 @@ def encode(
         Rotated keys and values of sink and segments.
 
     Raises:
-        LayoutError: The context reaches past the model's positions, or has tokens it lacks, or
-            there is no such way to store.
+        LayoutError: The context reaches past the model's positions, or has tokens it lacks, or has
+            fewer segments than the mesh has devices for them, or there is no such way to store.
         MethodError: The method wants a sink and the context was packed without one, it is no
             `Method`, or `at_once` is below 1.
 
@@ -59,6 +60,8 @@ def encode(
     """
     check_context(model, context, method)
     check_memory(at_once, store)
+    if not method.full:
+        context = dealt(context, model.rules.over("segment"))
     return _encode(model, context, encoder(method), at_once, store)
 
 
@@ -124,9 +127,9 @@ def read_context(
         temperature = model.learned.log_temperature
     segments, tokens = context.segments.shape
     sink_tokens = context.sink.shape[0]
-    sink, of_sink = empty_kv(model.config, 0, model.dtype), None
+    sink, of_sink = empty_kv(model, 0), None
     if prefix is not None:
-        sink = jax.tree.map(lambda x: x.astype(model.dtype), prefix)
+        sink = jax.tree.map(lambda x: shard(x.astype(model.dtype), KV_AXES, model.rules), prefix)
         sink_tokens = prefix.k.shape[-2]
     elif sink_tokens:
         start = jnp.arange(sink_tokens, dtype=jnp.float32)
@@ -134,12 +137,15 @@ def read_context(
     positions, query_start = method.positions.of_segments(
         jnp.asarray(context.lengths), tokens, sink_tokens
     )
-    at_once = min(segments, at_once or segments)
+    spread = model.rules.over("segment") if segments > 1 else 1
+    at_once = min(segments // spread, at_once or segments)
     one = functools.partial(
-        read_segment, model, sink, attention=attention, lanes=at_once * lanes, store=store
+        read_segment, model, sink, attention=attention, lanes=at_once * spread * lanes, store=store
     )
     side_by_side = jax.vmap(one, out_axes=(2, 0))
-    encoded, kept = _in_turns(side_by_side, at_once, jnp.asarray(context.segments), positions)
+    axes = ("segment" if segments > 1 else None, None)
+    rows = [shard(x, axes, model.rules) for x in (jnp.asarray(context.segments), positions)]
+    encoded, kept = _in_turns(side_by_side, at_once, spread, *rows)
     sharpness = None if temperature is None else jnp.exp(-temperature)
     cache = ContextCache(sink, encoded, jnp.asarray(context.lengths), query_start, sharpness)
     return cache, of_sink, kept
@@ -160,36 +166,51 @@ def learned_sink(model: Llama, method: Method) -> KV | None:
 def _in_turns(
     side_by_side: Callable[[Array, Array], tuple[KV, Any]],
     at_once: int,
+    devices: int,
     segments: Int[Array, "segments tokens"],
     positions: Float[Array, "segments tokens"],
 ) -> tuple[KV, Any]:
-    """Encode segments a few at a time, each turn into its place in one preallocated cache."""
-    count = segments.shape[0]
+    """Encode segments a few at a time, each turn into its place in one preallocated cache.
+
+    Over several devices, each takes as many of its own in a turn.
+    """
+    count = segments.shape[0] // devices
     if at_once == count:
         return side_by_side(segments, positions)
     turns = -(-count // at_once)
     at_once = -(-count // turns)  # equal turns: as little padding as can be
-    padding = ((0, turns * at_once - count), (0, 0))
-    tokens, places = (
-        jnp.pad(x, padding).reshape(turns, at_once, -1) for x in (segments, positions)
-    )
-    shape = jax.eval_shape(side_by_side, segments[:1], positions[:1])[0]
+
+    def dealt(x: Array) -> Array:
+        x = x.reshape(devices, count, -1)
+        x = jnp.pad(x, ((0, 0), (0, turns * at_once - count), (0, 0)))
+        return jnp.moveaxis(x.reshape(devices, turns, at_once, -1), 1, 0)
+
+    tokens, places = dealt(segments), dealt(positions)
+    one_turn = jax.vmap(side_by_side, out_axes=(2, 0))
+    shape = jax.eval_shape(one_turn, tokens[0], places[0])[0]
     whole = jax.tree.map(
-        lambda x: jnp.zeros((*x.shape[:2], turns * at_once, *x.shape[3:]), x.dtype), shape
+        lambda x: jnp.zeros(
+            (*x.shape[:3], turns * at_once, *x.shape[4:]), x.dtype, out_sharding=x.sharding
+        ),
+        shape,
     )
 
     def turn(whole: KV, part: tuple[Array, Array, Array]) -> tuple[KV, Any]:
-        number, segments, positions = part
-        encoded, kept = side_by_side(segments, positions)
+        number, tokens, places = part
+        encoded, kept = one_turn(tokens, places)
         return jax.tree.map(
-            lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, number * at_once, 2),
+            lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, number * at_once, 3),
             whole,
             encoded,
         ), kept
 
     whole, kept = jax.lax.scan(turn, whole, (jnp.arange(turns), tokens, places))
-    kept = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], kept)
-    return jax.tree.map(lambda x: x[:, :, :count], whole), kept
+    kept = jax.tree.map(
+        lambda x: jnp.moveaxis(x, 0, 1).reshape(devices, -1, *x.shape[3:])[:, :count], kept
+    )
+    kept = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
+    whole = jax.tree.map(lambda x: x[:, :, :, :count], whole)
+    return jax.tree.map(lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:]), whole), kept
 
 
 def read_segment(
@@ -223,7 +244,8 @@ def read_segment(
     def attend(q: Array, k: Array, v: Array, rotated: Array, prefix: KV) -> tuple[Array, Any]:
         own = heads_first(rotate(k, angles, rotated), v)
         groups = [one_group(prefix), one_group(own, start=0)]
-        mixed, kept = attention(rotate(q, angles, rotated), groups, lanes=lanes)
+        q = rotate(q, angles, rotated)
+        mixed, kept = attention(q, groups, lanes=lanes, rules=model.rules)
         return mixed, (compressed(own, store), kept)
 
     def keep(q: Array, k: Array, v: Array, rotated: Array, prefix: KV) -> tuple[KV, Any]:

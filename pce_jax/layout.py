@@ -240,6 +240,34 @@ def join(context: SegmentedContext) -> SegmentedContext:
     return SegmentedContext(context.sink, flat[None], jnp.sum(jnp.asarray(context.lengths))[None])
 
 
+def dealt(context: SegmentedContext, devices: int) -> SegmentedContext:
+    """A context whose segments divide over devices: empty ones fill it up.
+
+    Args:
+        context: One, or several from `stack`. A single segment stays alone: all devices read it.
+        devices: That segments are spread over.
+
+    Raises:
+        LayoutError: There are fewer segments than devices.
+    """
+    segments = context.segments.shape[-2]
+    missing = -segments % devices
+    if segments == 1 or not missing:
+        return context
+    if segments < devices:
+        raise LayoutError(
+            f"{segments} segments are spread over {devices} devices, of which some would do "
+            f"nothing. Use a degree of at least {devices}, or a mesh whose segment axes make at "
+            f"most {segments}."
+        )
+    numpy = jnp if isinstance(context.segments, jax.Array) else np
+    axes = context.segments.ndim
+    more = [(0, missing if axis == axes - 2 else 0) for axis in range(axes)]
+    return SegmentedContext(
+        context.sink, numpy.pad(context.segments, more), numpy.pad(context.lengths, more[:-1])
+    )
+
+
 def check_tokens(tokens: Any, vocab_size: int) -> None:
     """Refuse token ids that a model does not have; looked up, they would give some other token's.
 

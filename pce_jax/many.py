@@ -17,7 +17,7 @@ from .cache import ContextCache, Store, empty_tail
 from .decode_loop import over_rows
 from .encode import check_context, check_memory, encoder, read_context
 from .errors import LayoutError
-from .layout import SegmentedContext
+from .layout import SegmentedContext, dealt
 from .method import Method
 from .models import Llama
 from .query import check_room, score_tokens
@@ -113,6 +113,8 @@ def encode_many(
     for lengths in np.asarray(contexts.lengths):
         check_context(model, dataclasses.replace(contexts, lengths=lengths), method)
     check_memory(at_once, store)
+    if not method.full:
+        contexts = dealt(contexts, model.rules.over("segment"))
     return _encode_many(model, contexts, encoder(method), at_once, store)
 
 

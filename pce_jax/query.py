@@ -14,6 +14,7 @@ from .errors import LayoutError
 from .layout import check_tokens
 from .method import Method
 from .models import Llama, unembed
+from .models.sharding import picked
 from .query_pass import Stats, read
 
 
@@ -274,7 +275,8 @@ def score_tokens(
     def loss(row: tuple[Array, Array]) -> tuple[Array, Array]:
         hidden, target = row
         logits = unembed(model, hidden)
-        return jax.nn.logsumexp(logits) - logits[target], jnp.argmax(logits) == target
+        nll = jax.nn.logsumexp(logits) - picked(logits, target, model.rules)
+        return nll, jnp.argmax(logits) == target
 
     rows = (hidden[:-1], tokens[1:])
     at_once = max(1, _SCORED_AT_ONCE // lanes)

@@ -126,7 +126,8 @@ def read_tokens(
     sharpness = cache.sharpness if several else None
     positions = method.positions.whole(cache.query_start + tail.length + index)
     angles = turns(rotary(model.config), positions)
-    attend = functools.partial(_attend, cache, tail, valid, angles, select, attention, lanes)
+    options = {"lanes": lanes, "rules": model.rules}
+    attend = functools.partial(_attend, cache, tail, valid, angles, select, attention, options)
     hidden, choice = embed(model, tokens), None
     if select is not None and "layer" in select.aggregate:
         first = functools.partial(attend, survey_only=True)
@@ -146,7 +147,7 @@ def _attend(
     angles: Turns,
     select: Select | None,
     attention: Attention,
-    lanes: int,
+    options: dict[str, Any],
     q: Array,
     k: Array,
     v: Array,
@@ -173,8 +174,7 @@ def _attend(
     q = rotate(q, angles, rotated)
     if survey_only:
         assert select is not None
-        scores, _ = survey(q.swapaxes(0, 1), groups, select, lanes)
-        return plain(q, groups, lanes=lanes)[0], scores
+        return plain(q, groups, **options)[0], survey(q, groups, select, **options)
     selection = None if select is None else Selection(select, valid, choice)
-    mixed, kept = attention(q, groups, selection, lanes=lanes)
+    mixed, kept = attention(q, groups, selection, **options)
     return mixed, (grown, kept)

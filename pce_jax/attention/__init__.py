@@ -15,11 +15,16 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
+from pce_jax.models.sharding import READING, Rules, mesh_in_use
+from pce_jax.selection import Select
+
 from . import by_token, implementations
+from .across import attend_across, survey_across
 from .implementations import Implementation
 from .keys import HIDDEN, Keys, one_group
 from .result import Attended, Entropy
-from .selected import Selection, attend_selected, survey
+from .selected import Selection, attend_selected
+from .selected import survey as survey_alone
 
 Attention = Callable[..., tuple[Array, Any]]
 """`attention(q, groups, selection=None, *, lanes=1) -> (mixed, kept)`: what a pass does in a layer.
@@ -58,8 +63,9 @@ def attention(
     *,
     entropy: bool = False,
     lanes: int = 1,
+    rules: Rules = READING,
 ) -> tuple[Float[Array, "tokens heads head_dim"], Entropy | None]:
-    """Attention of a layer, with or without selection.
+    """Attention of a layer, with or without selection, on one device or over a mesh.
 
     Args:
         q: Rotated queries, as the decoder hands them over.
@@ -67,15 +73,43 @@ def attention(
         selection: What to choose of the segments.
         entropy: Also measure it, `[heads, tokens]`.
         lanes: As in `attend`.
+        rules: How the arrays lie on a mesh.
     """
     heads_first = q.swapaxes(0, 1)
-    if selection is None:
+    if mesh_in_use() is not None:
+        found = attend_across(
+            heads_first, groups, selection, attend, rules, entropy=entropy, lanes=lanes
+        )
+    elif selection is None:
         found = attend(heads_first, groups, entropy=entropy, lanes=lanes)
     else:
         found = attend_selected(
             heads_first, groups, selection, attend, entropy=entropy, lanes=lanes
         )
     return found.out.swapaxes(0, 1), found.entropy
+
+
+def survey(
+    q: Float[Array, "tokens heads head_dim"],
+    groups: Sequence[Keys],
+    select: Select,
+    *,
+    lanes: int = 1,
+    rules: Rules = READING,
+) -> Float[Array, "tokens heads segments"]:
+    """Scores of all segments before any selection; they have no slope.
+
+    Args:
+        q: Rotated queries.
+        groups: Sink, segments and tail.
+        select: How segments are scored.
+        lanes: As in `attend`.
+        rules: As in `attention`.
+    """
+    heads_first = q.swapaxes(0, 1)
+    if mesh_in_use() is not None:
+        return survey_across(heads_first, groups, select, rules, lanes)
+    return survey_alone(heads_first, groups, select, lanes)[0]
 
 
 plain = functools.partial(attention, entropy=False)

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pce_jax.models.sharding import READING, Rules
+
 from . import chunked
 from .chunked import add, between, safe_log
 from .keys import Keys, logits
@@ -110,8 +112,9 @@ def attention(
     selection: Selection | None = None,
     *,
     lanes: int = 1,
+    rules: Rules = READING,
 ) -> tuple[Float[Array, "tokens heads head_dim"], Any]:
-    """`mix` applied to every query token, with or without selection.
+    """`mix` applied to every query token, with or without selection, on one device.
 
     Returns:
         Mixed values, and what `mix` kept, with a leading token axis.

@@ -58,7 +58,7 @@ def by_chunks(
     f: Callable[[Rows, Sequence[Keys], Int[Array, " queries"], Any], Out],
     q: Float[Array, "heads queries head_dim"],
     groups: Sequence[Keys],
-    extra: Float[Array, "heads queries segments"] | None = None,
+    extra: Any = None,
     lanes: int = 1,
 ) -> Out:
     """Apply `f` to as many query tokens at a time as the chunk size allows.
@@ -69,8 +69,8 @@ def by_chunks(
             queries, ...]`.
         q: Rotated queries.
         groups: The keys; `f` gets those that are not empty.
-        extra: Anything by query token; either of the first two axes may be 1, and `f` gets the
-            first one split as those of the queries, or as two of 1.
+        extra: Arrays `[heads, queries, ...]`; either of the first two axes may be 1, and `f` gets
+            the first one split as those of the queries, or as two of 1.
         lanes: How many such calls run side by side under an outer `vmap`.
 
     Returns:
@@ -79,8 +79,9 @@ def by_chunks(
     groups = [keys.widened(q.dtype) for keys in groups if keys.size]
     kv_heads, _, _, head_dim = groups[0].kv.k.shape
     rows = q.reshape(kv_heads, -1, q.shape[1], head_dim)
-    if extra is not None:
-        extra = extra.reshape(1 if extra.shape[0] == 1 else kv_heads, -1, *extra.shape[1:])
+    extra = jax.tree.map(
+        lambda x: x.reshape(1 if x.shape[0] == 1 else kv_heads, -1, *x.shape[1:]), extra
+    )
     bands = _bands(q.shape[1], groups)
     found = [
         _band(f, rows, [_up_to(keys, end) for keys in groups], extra, start, end, lanes)
@@ -111,7 +112,7 @@ def _band(
     f: Callable[..., Out],
     q: Rows,
     groups: Sequence[Keys],
-    extra: Array | None,
+    extra: Any,
     start: int,
     end: int,
     lanes: int,
@@ -123,21 +124,21 @@ def _band(
     if chunks > 1:
         groups = [keys.turn() for keys in groups]
 
-    def cut(x: Array | None) -> Array | None:
+    def cut(x: Array) -> Array:
         """The band in chunks along a new first axis; the last one is filled up with zeros."""
-        if x is None or x.shape[2] == 1:
-            return x if x is None else jnp.broadcast_to(x, (chunks, *x.shape))
+        if x.shape[2] == 1:
+            return jnp.broadcast_to(x, (chunks, *x.shape))
         x = x[:, :, start:end]
         padding = [(0, chunks * size - x.shape[2] if axis == 2 else 0) for axis in range(x.ndim)]
         x = jnp.pad(x, padding)
         return jnp.moveaxis(x.reshape(*x.shape[:2], chunks, size, *x.shape[3:]), 2, 0)
 
-    def chunk(part: tuple[Array, Array, Array | None]) -> Out:
+    def chunk(part: tuple[Array, Array, Any]) -> Out:
         q, first, extra = part
         return f(q, groups, first + jnp.arange(size), extra)
 
     firsts = start + size * jnp.arange(chunks)
-    parts = (cut(q), firsts, cut(extra))
+    parts = (cut(q), firsts, jax.tree.map(cut, extra))
     if chunks == 1:
         return chunk(jax.tree.map(lambda x: x[0], parts))
 

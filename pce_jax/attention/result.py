@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
@@ -40,3 +41,27 @@ class Attended:
     out: Float[Array, "heads queries head_dim"]
     lse: Float[Array, "heads queries"]
     entropy: Entropy | None
+
+
+def share_of(part: Attended, lse: Float[Array, "heads queries"]) -> tuple[Array, Entropy | None]:
+    """What attention to some of the keys adds to attention to all of them, float32.
+
+    Of mixed values, its share; of an entropy (by the chain rule), its share of that with the log of
+    the share taken off.
+
+    Args:
+        part: Attention to some keys, as if there were no others. It may be to none that are seen.
+        lse: Log of the sum of the exponentials of all keys.
+    """
+    share = jnp.exp(part.lse - lse)
+    out = share[..., None] * part.out.astype(jnp.float32)
+    if part.entropy is None:
+        return out, None
+    return out, jax.tree.map(lambda h: share * (h + lse - part.lse), part.entropy)
+
+
+def joined(one: Attended, other: Attended) -> Attended:
+    """Attention to the keys of both together, float32."""
+    lse = jnp.logaddexp(one.lse, other.lse)
+    out, entropy = jax.tree.map(jnp.add, share_of(one, lse), share_of(other, lse))
+    return Attended(out, lse, entropy)

@@ -24,7 +24,7 @@ from .chunked import (
     mixed_values,
     safe_log,
 )
-from .keys import Keys
+from .keys import HIDDEN, Keys
 from .result import Attended
 
 LEAST = 1e-5
@@ -58,17 +58,25 @@ def survey(
     groups: Sequence[Keys],
     select: Select,
     lanes: int = 1,
+    place: int = -2,
 ) -> tuple[Float[Array, "queries heads segments"], Float[Array, "heads queries"]]:
     """Scores of the segments before any selection, and the log of the sum of all exponentials.
 
     Neither has a slope: a choice has none.
+
+    Args:
+        q: Rotated queries.
+        groups: The keys.
+        select: How segments are scored.
+        lanes: How many such calls run side by side under an outer `vmap`.
+        place: Which group holds the segments.
     """
     q, groups = jax.lax.stop_gradient((q, list(groups)))
 
     def chunk(q: Rows, groups: Sequence[Keys], rows: Array, extra: None) -> tuple[Array, Array]:
         xs, es, top = exponentials(q, groups, rows)
         lse = top + jnp.log(add(jnp.sum(e, axis=(-2, -1)) for e in es))
-        return select.scores(xs[-2], lse, groups[-2].counts), lse
+        return select.scores(xs[place], lse, groups[place].counts), lse
 
     scores, lse = by_chunks(chunk, q, groups, lanes=lanes)
     return scores.swapaxes(0, 1), lse
@@ -105,7 +113,7 @@ def attend_selected(
         if lse is None:
             lse = survey(q, groups, select, lanes)[1]
         chosen = [*groups[:-2], gather(groups[-2], choice[0, 0], select.top_k), groups[-1]]
-        return _renormalised(attend(q, chosen, entropy=entropy, lanes=lanes), lse)
+        return renormalised(attend(q, chosen, entropy=entropy, lanes=lanes), lse)
     return _each(q, groups, selection, choice, entropy, lanes)
 
 
@@ -123,8 +131,15 @@ def gather(keys: Keys, choice: Float[Array, " segments"], top_k: int) -> Keys:
     return dataclasses.replace(keys, kv=kv, lengths=lengths)
 
 
-def _renormalised(found: Attended, lse: Float[Array, "heads queries"]) -> Attended:
-    """Probabilities that kept too little of the sum of all stay below a sum of 1, as published."""
+def renormalised(found: Attended, lse: Float[Array, "heads queries"]) -> Attended:
+    """Attention to what was kept, bounded.
+
+    Probabilities that kept too little of the sum of all stay below a sum of 1, as published.
+
+    Args:
+        found: Attention to what was kept.
+        lse: Log of the sum of the exponentials of all keys.
+    """
     kept = jnp.exp(found.lse - lse)
     share = kept / jnp.maximum(kept, LEAST)
     out = (found.out * share[..., None]).astype(found.out.dtype)
@@ -170,3 +185,47 @@ def _each(
 
     extra = None if choice is None else choice.swapaxes(0, 1)
     return by_chunks(chunk, q, groups, extra, lanes)
+
+
+def attend_reweighed(
+    q: Float[Array, "heads queries head_dim"],
+    segments: Keys,
+    select: Select,
+    choice: Float[Array, "heads queries segments"],
+    lse: Float[Array, "heads queries"],
+    several: Bool[Array, ""],
+    *,
+    entropy: bool,
+    lanes: int = 1,
+) -> Attended:
+    """Attention to segments alone, each with its choice; nothing is bounded yet.
+
+    Args:
+        q: Rotated queries.
+        segments: The keys.
+        select: How segments are chosen.
+        choice: From `Select.choose`; either of the first two axes may be 1.
+        lse: Log of the sum of the exponentials of all keys, those of other groups too.
+        several: Whether there are several segments; a single one is no choice at all.
+        entropy: Also measure it, of what is attended to.
+        lanes: How many such calls run side by side under an outer `vmap`.
+    """
+
+    def chunk(q: Rows, groups: Sequence[Keys], rows: Array, extra: tuple[Array, Array]) -> Attended:
+        choice, lse = extra
+        xs, es, top = exponentials(q, groups, rows)
+        masses = masses_of(es)[0]
+        factors = select.factors(choice, masses * jnp.exp(top[..., None] - lse))
+        factors = jnp.where(several, factors, 1.0)
+        es, masses = [es[0] * factors[..., None]], masses * factors
+        kept = jnp.sum(masses, axis=-1)
+        bound = jnp.where(kept > 0, kept, 1.0)
+        out = mixed_values(es, groups) / bound[..., None]
+        found = None
+        if entropy:
+            lost = jnp.sum(masses * safe_log(factors), axis=-1) / bound
+            found = entropy_of(xs, es, top, [masses], bound)
+            found = dataclasses.replace(found, total=found.total - lost)
+        return Attended(out, jnp.where(kept > 0, top + jnp.log(bound), HIDDEN), found)
+
+    return by_chunks(chunk, q, [segments], (choice, lse[..., None]), lanes)

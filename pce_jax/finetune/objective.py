@@ -28,6 +28,7 @@ from pce_jax.encode import read_context
 from pce_jax.layout import SegmentedContext
 from pce_jax.method import METHODS, Method
 from pce_jax.models import Llama, unembed
+from pce_jax.models.sharding import picked
 from pce_jax.query_pass import Stats, read
 
 FULL = METHODS["full"]
@@ -183,9 +184,9 @@ def _of_vocabulary(
         mine, theirs, token = row
         log_q = jax.nn.log_softmax(unembed(student, mine))
         if teacher is None:
-            return -log_q[token], jnp.zeros(())
+            return -picked(log_q, token, student.rules), jnp.zeros(())
         log_p = jax.nn.log_softmax(unembed(teacher, theirs))
-        return -log_q[token], jnp.sum(jnp.exp(log_p) * (log_p - log_q))
+        return -picked(log_q, token, student.rules), jnp.sum(jnp.exp(log_p) * (log_p - log_q))
 
     rows = (hidden[:-1], hidden_full[:-1], query[1:])
     ce, kl = jax.lax.map(jax.checkpoint(one), rows, batch_size=min(AT_ONCE, query.shape[0] - 1))

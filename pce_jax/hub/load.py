@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pce_jax.hub.resolve import resolve
 from pce_jax.hub.tokenizer import load_tokenizer
-from pce_jax.models import Llama, load_folder, load_gguf
+from pce_jax.models import Llama, MeshLayout, load_folder, load_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,6 +18,7 @@ def load(
     name: str = "smollm2-135m",
     *,
     dtype: jnp.dtype | str | None = None,
+    layout: MeshLayout | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "tuple[Llama, PreTrainedTokenizerBase]":
     """Load a model and its tokenizer, downloading them if need be.
@@ -27,6 +28,7 @@ def load(
             `resolve`.
         dtype: Dtype of weights and activations; float32 on CPU and bfloat16 on accelerators by
             default.
+        layout: How the weights lie on a mesh of devices; one device by default.
         progress: Called with the number of parameters read and their total.
 
     Raises:
@@ -42,7 +44,8 @@ def load(
     source = resolve(name)
     dtype = default_dtype() if dtype is None else dtype
     read = load_gguf if source.kind == "gguf" else load_folder
-    return read(source.path, jnp.dtype(dtype), progress=progress), load_tokenizer(source)
+    model = read(source.path, jnp.dtype(dtype), progress=progress, layout=layout)
+    return model, load_tokenizer(source)
 
 
 def default_dtype() -> jnp.dtype:
