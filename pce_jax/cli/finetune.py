@@ -68,7 +68,7 @@ class Finetune:
         start, out = time.monotonic(), console()
         dtype = config.dtype or default_dtype()
         masters = "float32" if "weights" in config.train else config.dtype
-        model, tokenizer = load_model(config.model, masters)
+        model, tokenizer = load_model(config.model, masters, layout=config.mesh.layout())
         model_hash = hash_model(resolve(config.model))
         with progress("Fine-tuning") as show:
             outcome = finetune(

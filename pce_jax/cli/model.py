@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .console import progress
 
 if TYPE_CHECKING:
-    from pce_jax.models import Llama
+    from pce_jax.models import Llama, MeshLayout
 
 
 def load_model(
@@ -14,6 +14,7 @@ def load_model(
     dtype: str | None = None,
     weights: Literal["int8"] | None = None,
     adapters: Path | None = None,
+    layout: "MeshLayout | None" = None,
 ) -> "tuple[Llama, Any]":
     """Load a model and its tokenizer behind a progress bar.
 
@@ -22,6 +23,7 @@ def load_model(
         dtype: Of weights and activations; by default float32 on CPU and bfloat16 elsewhere.
         weights: Keep the weights smaller than `dtype`, see `pce_jax.models.to_int8`.
         adapters: Folder of adapters to put on them, see `pce_jax.load_adapters`.
+        layout: How the weights lie on a mesh of devices.
 
     Raises:
         PceError, ModelError: See `pce_jax.load`.
@@ -31,7 +33,7 @@ def load_model(
 
     with progress(f"Loading {name}") as report:
         model, tokenizer = pce.load(
-            name, dtype=dtype, progress=lambda done, total: report(done, total, "")
+            name, dtype=dtype, layout=layout, progress=lambda done, total: report(done, total, "")
         )
     model = model if weights is None else to_int8(model)
     if adapters is not None:

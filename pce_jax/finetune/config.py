@@ -10,8 +10,10 @@ from pce_jax.errors import FinetuneError, SettingsError
 from pce_jax.evals.config import DTYPES, TaskSpec, model_name, read_tasks
 from pce_jax.evals.methods import PAPER, method_from_table, method_spec, method_to_dict
 from pce_jax.method import METHODS, Method
-from pce_jax.models import Remat
+from pce_jax.models import TRAINING, MeshLayout, MeshSizes, Remat, make_mesh
 from pce_jax.models.lora import TARGETS
+from pce_jax.models.mesh import AXES
+from pce_jax.models.sharding import TrainingRules
 from pce_jax.settings import checked, expand, hints_of, nearest, read_toml
 
 from .schedules import Schedule
@@ -129,6 +131,36 @@ class TrackSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshSettings:
+    """Over which devices a run is spread, see `pce_jax.models.MeshSizes`; one by default.
+
+    Attributes:
+        data: Devices along which examples lie, with all weights.
+        fsdp: The same, with weights that are gathered where they are used.
+        segment: Along which segments lie.
+        tensor: Along which heads, and the inner axis of the MLPs, lie.
+        rules: What is spread over which of these.
+    """
+
+    data: int = 1
+    fsdp: int = 1
+    segment: int = 1
+    tensor: int = 1
+    rules: TrainingRules = TRAINING
+
+    def layout(self) -> MeshLayout | None:
+        """The mesh; `None` for a single device.
+
+        Raises:
+            ConfigError: The sizes do not multiply to the number of devices.
+        """
+        sizes = {name: getattr(self, name) for name in AXES}
+        if all(size == 1 for size in sizes.values()):
+            return None
+        return MeshLayout(make_mesh(MeshSizes(**sizes)), self.rules)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
     r"""A run of fine-tuning: each attribute is a key of the file.
 
@@ -155,6 +187,7 @@ class FinetuneConfig:
         evaluate: What is measured, and when.
         checkpoint: What is kept.
         track: Where numbers go.
+        mesh: The devices. A run may go on with others; its numbers then agree but for rounding.
         data: What to train on: tables as those of tasks in an evaluation.
         heldout: What to measure on, likewise; may be absent.
     """
@@ -179,6 +212,7 @@ class FinetuneConfig:
     evaluate: EvaluateSettings = EvaluateSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     track: TrackSettings = TrackSettings()
+    mesh: MeshSettings = MeshSettings()
     data: tuple[TaskSpec, ...]
     heldout: tuple[TaskSpec, ...] = ()
 
@@ -295,11 +329,12 @@ def settings(config: FinetuneConfig) -> dict[str, Any]:
 
     Where and how often something is kept or measured is not among it.
     """
-    left_out = ("path", "out", "evaluate", "checkpoint", "track", "method", "data", "heldout")
+    left_out = ("path", "out", "evaluate", "checkpoint", "track", "mesh")
+    apart = ("method", "data", "heldout")
     values: dict[str, Any] = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
-        if field.name not in left_out
+        if field.name not in left_out + apart
     }
     values["method"] = method_to_dict(config.method)
     values["data"] = {

@@ -117,9 +117,11 @@ class Layout:
         config: Of the model, whose positions must suffice.
         sink: Token ids of the method's sink; full attention reads none.
         slots: Positions that sink or learned sink take.
+        devices: Over which segments are spread: empty ones fill up what does not divide.
 
     Raises:
-        FinetuneError: The degree does not fit a text, or a text does not fit the model.
+        FinetuneError: The degree does not fit a text or the devices, or a text does not fit the
+            model.
     """
 
     def __init__(
@@ -129,7 +131,13 @@ class Layout:
         config: LlamaConfig,
         sink: Sequence[int] = (),
         slots: int = 0,
+        devices: int = 1,
     ):
+        if 1 < degree < devices:
+            raise FinetuneError(
+                f"{degree} segments are spread over {devices} devices, of which some would do "
+                "nothing. Use a higher degree, or a mesh with fewer devices for segments."
+            )
         self.degree = degree
         self.sink = np.asarray(sink if degree > 1 else (), np.int32)
         segments, tokens, query = 1, 1, 1
@@ -150,7 +158,8 @@ class Layout:
             segments = max(segments, len(parts))
             tokens = max(tokens, *map(len, parts))
             query = max(query, len(text.parts.query))
-        self.segments, self.tokens, self.query = segments, aligned(tokens), aligned(query)
+        self.segments = segments if segments == 1 else -(-segments // devices) * devices
+        self.tokens, self.query = aligned(tokens), aligned(query)
 
     def example(self, text: Text) -> Example:
         """One text in the padded sizes; numpy arrays."""

@@ -13,7 +13,7 @@ from pce_jax.models import Llama
 from .data import Layout, Text, stacked
 from .measured import Measured
 from .objective import FULL, Example, Terms, objective
-from .step import Trained
+from .step import Trained, side_by_side
 
 
 def measure(
@@ -57,6 +57,7 @@ def measure(
 @functools.partial(jax.jit, static_argnames="method")
 def _terms(trained: Trained, base: Llama, examples: Example, method: Method) -> Terms:
     student = trained.student(base)
+    examples = jax.tree.map(lambda x: side_by_side(x, base.rules), examples)
     return jax.vmap(lambda one: objective(student, trained.adapters, None, one, method))(examples)
 
 

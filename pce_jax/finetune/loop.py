@@ -57,20 +57,20 @@ class Outcome:
     summary: dict[str, dict[str, Found]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Who is told, and who is asked: see `pce_jax.finetune.finetune`."""
+
+    on_row: Callable[[Row], None]
+    on_progress: Callable[[int, int, str], None]
+    stop: Callable[[], bool]
+
+
 class Loop:
     """Steps, measurements and checkpoints in their turn."""
 
-    def __init__(
-        self,
-        run: Run,
-        checkpoints: Checkpoints,
-        found: list[Tracker],
-        on_row: Callable[[Row], None],
-        on_progress: Callable[[int, int, str], None],
-        stop: Callable[[], bool],
-    ):
-        self.run, self.checkpoints, self.trackers = run, checkpoints, found
-        self.on_row, self.on_progress, self.stop = on_row, on_progress, stop
+    def __init__(self, run: Run, checkpoints: Checkpoints, found: list[Tracker], told: Told):
+        self.run, self.checkpoints, self.trackers, self.told = run, checkpoints, found, told
 
     def go_on(self, state: TrainState) -> Outcome:
         """Take the steps that are left.
@@ -98,7 +98,7 @@ class Loop:
             elif config.evaluate.every and step % config.evaluate.every == 0:
                 some = config.evaluate.windows
                 score = self._score(self._measured(state.trained, "student", step, some, full))
-            stopping = not last and self.stop()
+            stopping = not last and self.told.stop()
             if last or stopping or score is not None or step % config.checkpoint.every == 0:
                 self.checkpoints.save(state, score)
             if stopping:
@@ -128,7 +128,7 @@ class Loop:
         row = _step_row(batch, report, weights, run.rate(batch.step), seconds)
         self._guard(row, batch)
         self._write(row)
-        self.on_progress(batch.step + 1, run.config.steps, _words(row))
+        self.told.on_progress(batch.step + 1, run.config.steps, _words(row))
         return state
 
     def _guard(self, row: Row, batch: Batch) -> None:
@@ -202,12 +202,12 @@ class Loop:
         return found
 
     def _say(self, total: int, now: str, done: int) -> None:
-        self.on_progress(done, total, now)
+        self.told.on_progress(done, total, now)
 
     def _write(self, row: Row) -> None:
         for tracker in self.trackers:
             tracker.write(row)
-        self.on_row(row)
+        self.told.on_row(row)
 
 
 def _step_row(

@@ -1,24 +1,26 @@
 """A run: from a config to trained numbers, in a folder that it can go on from."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pce_jax.errors import FinetuneError
 from pce_jax.hub.tokenizer import encode_text
-from pce_jax.models import Llama
+from pce_jax.models import Llama, MeshLayout
 
 from .checkpoint import Checkpoints
 from .config import FinetuneConfig, settings
 from .data import Batches, Layout, Order, Text, read_texts
 from .folder import CHECKPOINTS, describe, locked
-from .loop import Loop, Outcome, Row, Run
+from .loop import Loop, Outcome, Row, Run, Told
 from .objective import Weights
 from .optimizer import optimizer
 from .schedules import schedule
-from .start import start
-from .step import begin
+from .start import placed, start
+from .step import TrainState, begin
 from .track import trackers
 
 
@@ -54,7 +56,23 @@ def finetune(
             one that is alive, or cannot be written; a loss or slope is not finite.
         SettingsError: Data cannot be read.
     """
-    run = _prepare(config, model, tokenizer, dtype or model.dtype)
+    layout = config.mesh.layout()
+    with contextlib.nullcontext() if layout is None else jax.set_mesh(layout.mesh):
+        return _finetune(
+            config, model, tokenizer, model_hash, layout, dtype, Told(on_row, on_progress, stop)
+        )
+
+
+def _finetune(
+    config: FinetuneConfig,
+    model: Llama,
+    tokenizer: Any,
+    model_hash: str,
+    layout: MeshLayout | None,
+    dtype: jnp.dtype | None,
+    told: Told,
+) -> Outcome:
+    run = _prepare(config, model, tokenizer, layout, dtype or model.dtype)
     described = settings(config) | {"dtype": str(run.base.dtype), "model_sha256": model_hash}
     with (
         locked(config.out),
@@ -63,16 +81,29 @@ def finetune(
         ) as checkpoints,
     ):
         describe(config.out, config.model, described)
-        # On its device for good, as a state that comes back is: so there is one program for both.
-        state = jax.device_put(begin(run.trained, run.optimizer), jax.devices()[0])
+        state = _begin(run, layout)
         last = checkpoints.load_last(state)
         if last is not None:
             state = last
         with trackers(config.out, config.track, int(state.step), described) as found:
-            return Loop(run, checkpoints, found, on_row, on_progress, stop).go_on(state)
+            return Loop(run, checkpoints, found, told).go_on(state)
 
 
-def _prepare(config: FinetuneConfig, model: Llama, tokenizer: Any, dtype: jnp.dtype) -> Run:
+def _begin(run: Run, layout: MeshLayout | None) -> TrainState:
+    """On its devices for good, as a state that comes back is: so there is one program for both."""
+    if layout is None:
+        return jax.device_put(begin(run.trained, run.optimizer), jax.devices()[0])
+    return jax.jit(begin, static_argnames="optimizer")(run.trained, optimizer=run.optimizer)
+
+
+def _prepare(
+    config: FinetuneConfig,
+    model: Llama,
+    tokenizer: Any,
+    layout: MeshLayout | None,
+    dtype: jnp.dtype,
+) -> Run:
+    _check_shared(config, model)
     texts = read_texts(config.data, tokenizer)
     prefix = encode_text(tokenizer, config.method.sink) if config.method.sink else []
     slots = encode_text(tokenizer, config.sink) if "sink" in config.train else []
@@ -80,7 +111,14 @@ def _prepare(config: FinetuneConfig, model: Llama, tokenizer: Any, dtype: jnp.dt
     def layouts(texts: list[Text], degrees: Iterable[int]) -> dict[int, Layout]:
         room = prefix or slots  # full attention has neither
         return {
-            degree: Layout(texts, degree, model.config, prefix, len(room) if degree > 1 else 0)
+            degree: Layout(
+                texts,
+                degree,
+                model.config,
+                prefix,
+                len(room) if degree > 1 else 0,
+                devices=model.rules.over("segment"),
+            )
             for degree in degrees
         }
 
@@ -104,6 +142,8 @@ def _prepare(config: FinetuneConfig, model: Llama, tokenizer: Any, dtype: jnp.dt
         dtype=dtype,
         remat=config.remat,
     )
+    if layout is not None:
+        trained = placed(trained, model.config, layout)
     terms = {
         name: schedule(getattr(config.loss, name)).at(config.steps)
         for name in ("ce", "kl", "entropy", "margin")
@@ -123,3 +163,17 @@ def _prepare(config: FinetuneConfig, model: Llama, tokenizer: Any, dtype: jnp.dt
         weights=lambda step: Weights(**{name: at(step) for name, at in terms.items()}),
         rate=rate,
     )
+
+
+def _check_shared(config: FinetuneConfig, model: Llama) -> None:
+    """Refuse batches that the devices cannot share."""
+    devices = model.rules.over("batch")
+    for name, size in (
+        ("microbatch", config.microbatch),
+        ("evaluate.batch", config.evaluate.batch if config.heldout else devices),
+    ):
+        if size % devices:
+            raise FinetuneError(
+                f"{config.path}: {name} is {size}, and {devices} devices share a batch. Make it a "
+                "multiple of that."
+            )

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from pce_jax.adapters import Adapters, with_adapters
 from pce_jax.method import Method
-from pce_jax.models import Llama
+from pce_jax.models import Llama, Rules
+from pce_jax.models.sharding import shard
 
 from .objective import Example, Terms, Weights, objective
 
@@ -124,6 +125,7 @@ def train_step(
         two_sided: See `objective`.
     """
     key = jax.random.fold_in(key, state.step)
+    batch = jax.tree.map(lambda x: side_by_side(x, base.rules, before=1), batch)
 
     def summed(trained: Trained, examples: Example, key: Array) -> tuple[Array, Terms]:
         count = examples.length.shape[0]
@@ -143,7 +145,8 @@ def train_step(
                 dropout=key,
             )
 
-        terms = jax.vmap(one)(examples, jax.random.split(key, count))
+        keys = side_by_side(jax.random.split(key, count), base.rules)
+        terms = jax.vmap(one)(examples, keys)
         terms = jax.tree.map(jnp.sum, terms)
         return terms.loss(weights), terms
 
@@ -157,7 +160,7 @@ def train_step(
         jax.tree.map(lambda x: x[0], batch),
         key,
     )
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding), nothing)
     (slopes, terms), _ = jax.lax.scan(microbatch, nothing, (batch, jax.random.split(key, count)))
     slopes = jax.tree.map(lambda x: x / jnp.maximum(terms.targets, 1), slopes)
     before: Any = state.trained  # optax's types know no dataclasses
@@ -167,6 +170,18 @@ def train_step(
         terms, terms.loss(weights) / jnp.maximum(terms.targets, 1), optax.tree.norm(slopes)
     )
     return TrainState(state.step + 1, trained, kept), report
+
+
+def side_by_side(x: Array, rules: Rules, before: int = 0) -> Array:
+    """An array of examples, spread over the devices that share a batch.
+
+    Args:
+        x: With an axis of examples.
+        rules: How arrays lie on a mesh.
+        before: Axes in front of that one.
+    """
+    x = jnp.asarray(x)
+    return shard(x, (*[None] * before, "batch", *[None] * (x.ndim - before - 1)), rules)
 
 
 def decayed(trained: Trained) -> Trained:
