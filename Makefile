@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 help:
 	@echo "make demo      tiny end-to-end run on this machine"
 	@echo "make test      all tests but the slow ones       make test-all  every test"
-	@echo "make lint      ruff                              make types     pyrefly"
+	@echo "make lint      ruff, shellcheck                  make types     pyrefly"
 	@echo "make format    ruff, in place                    make docs      HTML into docs/_build"
 	@echo "make venv      only the environment              make dev       tools and the commit hook"
 	@echo "make parity    PyTorch, for live parity tests    make clean     remove what make made"
@@ -93,6 +93,7 @@ test-all: $(VENV)/.extra-test
 lint: $(VENV)/.extra-dev
 	@$(BIN)/ruff check --output-format concise .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/shellcheck -x tpu_scripts/*.sh .ci/run
 
 types: $(VENV)/.extra-dev $(VENV)/.extra-test
 	@$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python $(ARGS)

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Copy the folder of a run from worker 0, which writes the reports, to here.
+#
+#   fetch.sh NAME --zone ZONE --run RUN --to FOLDER [--project PROJECT] [--dry-run]
+#
+# FOLDER must not exist yet: nothing is overwritten.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+source "$(dirname "$0")/common.sh"
+
+RUN="" TO=""
+parse "$@"
+set -- "${REST[@]}"
+while (($#)); do
+  case $1 in
+    --run) RUN=$(value "$@") && shift ;;
+    --to) TO=$(value "$@") && shift ;;
+    *) die "unknown: $1. See --help." ;;
+  esac
+  shift
+done
+[[ -n $RUN && -n $TO ]] || die "give --run, the name of the run, and --to, a folder for it."
+check_word --run "$RUN"
+[[ ! -e $TO ]] || die "$TO is there already: give a new folder."
+need_gcloud
+run mkdir -p "$(dirname "$TO")"
+tpus tpu-vm scp --recurse "$NAME:pce-jax-runs/$RUN" "$TO" --worker=0
