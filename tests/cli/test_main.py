@@ -86,8 +86,10 @@ def test_an_interrupted_process_does_not_wait_for_its_compilations(run, monkeypa
 
 
 LOSING = """
-import time
+import signal, time
 from pce_jax.cli import app
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 
 class Swallowing:
     def __del__(self):
