@@ -11,12 +11,12 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "$0")/common.sh"
 
-KIND=tpu-vm OWNER="value(labels.created-by)" YES="" MORE=()
+KIND=tpu-vm FIELD="value(labels.created-by)" YES="" MORE=()
 parse "$@"
 for word in "${REST[@]}"; do
   case $word in
     --queued)
-      KIND=queued-resources OWNER="value(tpu.nodeSpec[0].node.labels.created-by)" MORE=(--force)
+      KIND=queued-resources FIELD="value(tpu.nodeSpec[0].node.labels.created-by)" MORE=(--force)
       ;;
     --yes) YES=1 ;;
     *) die "unknown: $word. See --help." ;;
@@ -25,9 +25,9 @@ done
 
 need_gcloud
 if [[ -n $DRY_RUN ]]; then
-  tpus "$KIND" describe "$NAME" "--format=$OWNER"
+  tpus "$KIND" describe "$NAME" "--format=$FIELD"
 else
-  owner=$(tpus "$KIND" describe "$NAME" "--format=$OWNER")
+  owner=$(tpus "$KIND" describe "$NAME" "--format=$FIELD")
   [[ created-by=$owner == "$LABEL" ]] ||
     die "$NAME was not created by create.sh (it has no label $LABEL): it is left alone."
   if [[ -z $YES ]]; then
