@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What all scripts here share: flags, `--dry-run`, and what is said when something is missing.
-# Sourced, not run. Shell variables that it sets: NAME ZONE PROJECT DRY_RUN REST (what is left).
+# Sourced, not run. It sets NAME ZONE PROJECT DRY_RUN, those that OWN names, and REST (what is left).
 
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || {
   echo "bash 4.4 or newer is needed; this is $BASH_VERSION." >&2
@@ -14,6 +14,8 @@ readonly LABEL="created-by=pce-jax"
 readonly RUNS="~/pce-jax-runs"
 
 NAME="" ZONE="" PROJECT="" DRY_RUN="" REST=()
+# A script's own flags with a value, and the variables that take it: OWN[--run]=RUN
+declare -A OWN=()
 
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
@@ -26,9 +28,16 @@ help() {
   exit 0
 }
 
-# Takes the flags that all scripts know; what it does not know goes to REST.
+# Takes the flags that all scripts know, and those in OWN; what it does not know goes to REST.
 parse() {
+  local given
   while (($#)); do
+    if [[ -n $1 && -n ${OWN[$1]-} ]]; then
+      given=$(value "$@")
+      printf -v "${OWN[$1]}" '%s' "$given"
+      shift 2
+      continue
+    fi
     case $1 in
       -h | --help) help ;;
       --zone) ZONE=$(value "$@") && shift ;;
@@ -47,6 +56,11 @@ parse() {
   [[ $NAME =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ ]] ||
     die "'$NAME' is no name for a TPU: small letters, digits and hyphens, a letter first."
   [[ -n $ZONE ]] || die "give --zone, such as us-central1-a."
+}
+
+# Refuses what is left.
+no_more() {
+  ((!$#)) || die "unknown: $1. See --help."
 }
 
 # The value behind a flag.
@@ -84,6 +98,12 @@ need_gcloud() {
 # A command on the workers of a TPU VM: on_workers WORKER COMMAND
 on_workers() {
   tpus tpu-vm ssh "$NAME" "--worker=$1" "--command=$2"
+}
+
+# The name of a run, which its folder bears.
+check_run() {
+  [[ -n $RUN ]] || die "give --run, the name of the run."
+  check_word --run "$RUN"
 }
 
 # A word that is safe in a path and in a remote shell.

@@ -14,19 +14,15 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "$0")/common.sh"
 
-TYPE="" VERSION="" NETWORK="" QUEUED="" SPOT=()
+TYPE="" VERSION="" NETWORK="" QUEUED="" MORE=()
+OWN=([--type]=TYPE [--version]=VERSION [--network]=NETWORK)
 parse "$@"
-set -- "${REST[@]}"
-while (($#)); do
-  case $1 in
-    --type) TYPE=$(value "$@") && shift ;;
-    --version) VERSION=$(value "$@") && shift ;;
-    --network) NETWORK=$(value "$@") && shift ;;
+for word in "${REST[@]}"; do
+  case $word in
     --queued) QUEUED=1 ;;
-    --spot) SPOT=(--spot) ;;
-    *) die "unknown: $1. See --help." ;;
+    --spot) MORE+=(--spot) ;;
+    *) no_more "$word" ;;
   esac
-  shift
 done
 [[ -n $TYPE ]] || die "give --type, such as v5litepod-16."
 if [[ -z $VERSION ]]; then
@@ -38,7 +34,6 @@ if [[ -z $VERSION ]]; then
     *) die "which image a $TYPE wants is not known here: give --version." ;;
   esac
 fi
-MORE=("${SPOT[@]}")
 [[ -z $NETWORK ]] || MORE+=("--network=$NETWORK")
 
 need_gcloud

@@ -9,18 +9,11 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 RUN="" TO=""
+OWN=([--run]=RUN [--to]=TO)
 parse "$@"
-set -- "${REST[@]}"
-while (($#)); do
-  case $1 in
-    --run) RUN=$(value "$@") && shift ;;
-    --to) TO=$(value "$@") && shift ;;
-    *) die "unknown: $1. See --help." ;;
-  esac
-  shift
-done
-[[ -n $RUN && -n $TO ]] || die "give --run, the name of the run, and --to, a folder for it."
-check_word --run "$RUN"
+no_more "${REST[@]}"
+check_run
+[[ -n $TO ]] || die "give --to, a folder for it."
 [[ ! -e $TO ]] || die "$TO is there already: give a new folder."
 need_gcloud
 run mkdir -p "$(dirname "$TO")"

@@ -7,18 +7,10 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 RUN="" WORKER=0
+OWN=([--run]=RUN [--worker]=WORKER)
 parse "$@"
-set -- "${REST[@]}"
-while (($#)); do
-  case $1 in
-    --run) RUN=$(value "$@") && shift ;;
-    --worker) WORKER=$(value "$@") && shift ;;
-    *) die "unknown: $1. See --help." ;;
-  esac
-  shift
-done
-[[ -n $RUN ]] || die "give --run, the name of the run."
-check_word --run "$RUN"
+no_more "${REST[@]}"
+check_run
 check_word --worker "$WORKER"
 need_gcloud
 on_workers "$WORKER" "tail -n 100 -F $RUNS/$RUN/log.txt"

@@ -15,11 +15,11 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 RUN="" COPY=() SECRETS=() COMMAND=()
+OWN=([--run]=RUN)
 parse "$@"
 set -- "${REST[@]}"
 while (($#)); do
   case $1 in
-    --run) RUN=$(value "$@") && shift ;;
     --copy) COPY+=("$(value "$@")") && shift ;;
     --secret) SECRETS+=("$(value "$@")") && shift ;;
     --)
@@ -31,8 +31,7 @@ while (($#)); do
   esac
   shift
 done
-[[ -n $RUN ]] || die "give --run, a name for it."
-check_word --run "$RUN"
+check_run
 ((${#COMMAND[@]})) || die "there is no command: it stands behind --."
 
 EXPORTS=""

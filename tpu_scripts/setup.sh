@@ -10,15 +10,9 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 PYTHON=3.12
+OWN=([--python]=PYTHON)
 parse "$@"
-set -- "${REST[@]}"
-while (($#)); do
-  case $1 in
-    --python) PYTHON=$(value "$@") && shift ;;
-    *) die "unknown: $1. See --help." ;;
-  esac
-  shift
-done
+no_more "${REST[@]}"
 check_word --python "$PYTHON"
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)

@@ -7,16 +7,9 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 RUN=""
+OWN=([--run]=RUN)
 parse "$@"
-set -- "${REST[@]}"
-while (($#)); do
-  case $1 in
-    --run) RUN=$(value "$@") && shift ;;
-    *) die "unknown: $1. See --help." ;;
-  esac
-  shift
-done
-[[ -n $RUN ]] || die "give --run, the name of the run."
-check_word --run "$RUN"
+no_more "${REST[@]}"
+check_run
 need_gcloud
 on_workers all "cd $RUNS/$RUN && kill -TERM \$(cat pid)"
