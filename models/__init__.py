@@ -9,7 +9,7 @@ from .gguf_io import load_gguf
 from .int8 import to_int8
 from .llama import Llama, Remat, decode_stack, embed, forward, init, keep_of_stack, unembed
 from .lora import Lora, init_lora, merged, with_lora, with_remat
-from .mesh import MeshLayout, MeshSizes, make_mesh, parse_mesh
+from .mesh import MeshLayout, MeshSizes, make_mesh
 from .safetensors_reader import load_folder
 from .safetensors_writer import save_folder
 from .shapes import SHAPES
@@ -40,7 +40,6 @@ __all__ = [
     "load_gguf",
     "make_mesh",
     "merged",
-    "parse_mesh",
     "save_folder",
     "to_int8",
     "unembed",

@@ -87,26 +87,6 @@ def make_mesh(sizes: MeshSizes = MeshSizes(segment=-1), devices: Sequence | None
     return jax.make_mesh(shape, AXES, (AxisType.Explicit,) * len(AXES), devices=devices)
 
 
-def parse_mesh(text: str) -> MeshSizes:
-    """Sizes from words such as `fsdp=4,segment=-1`.
-
-    Raises:
-        ConfigError: An axis is unknown, or a size no number.
-    """
-    sizes: dict[str, int] = {}
-    for part in filter(None, text.split(",")):
-        name, _, size = (word.strip() for word in part.partition("="))
-        if name not in AXES:
-            raise ConfigError(f"mesh {text!r}: there is no axis {name!r}: {', '.join(AXES)}.")
-        try:
-            sizes[name] = int(size)
-        except ValueError as error:
-            raise ConfigError(
-                f"mesh {text!r}: the size of {name} must be a number, as in fsdp=4,segment=2."
-            ) from error
-    return MeshSizes(**sizes)
-
-
 @dataclasses.dataclass(frozen=True)
 class MeshLayout:
     """How a model lies on a mesh.

@@ -180,12 +180,12 @@ def _in_turns(
     turns = -(-count // at_once)
     at_once = -(-count // turns)  # equal turns: as little padding as can be
 
-    def dealt(x: Array) -> Array:
+    def by_turns(x: Array) -> Array:
         x = x.reshape(devices, count, -1)
         x = jnp.pad(x, ((0, 0), (0, turns * at_once - count), (0, 0)))
         return jnp.moveaxis(x.reshape(devices, turns, at_once, -1), 1, 0)
 
-    tokens, places = dealt(segments), dealt(positions)
+    tokens, places = by_turns(segments), by_turns(positions)
     one_turn = jax.vmap(side_by_side, out_axes=(2, 0))
     shape = jax.eval_shape(one_turn, tokens[0], places[0])[0]
     whole = jax.tree.map(

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pce_jax.models.sharding import READING, Rules
+from pce_jax.errors import PceError
+from pce_jax.models.sharding import READING, Rules, mesh_in_use
 
 from . import chunked
 from .chunked import add, between, safe_log
@@ -118,7 +119,15 @@ def attention(
 
     Returns:
         Mixed values, and what `mix` kept, with a leading token axis.
+
+    Raises:
+        PceError: The arrays lie on a mesh of devices.
     """
+    if mesh_in_use() is not None:
+        raise PceError(
+            "the analysis reads token by token, on one device: call it outside jax.set_mesh, with "
+            "a model that was loaded without a layout."
+        )
     groups = [keys.widened(q.dtype) for keys in groups]
     keys = sum(group.size for group in groups)
     rows = (q, jnp.arange(q.shape[0]))

@@ -43,7 +43,8 @@ def finetune(
 
     Args:
         config: From `load_config`.
-        model: The decoder as loaded; float32 if its weights are trained.
+        model: The decoder as loaded, with `config.mesh.layout()` as its layout; float32 if its
+            weights are trained.
         tokenizer: Its tokenizer.
         model_hash: From `pce_jax.evals.manifest.hash_model`.
         dtype: To compute in; that of `model` by default.

@@ -11,9 +11,10 @@ import pytest
 from tiny_models import tiny_config
 
 import pce_jax as pce
+from pce_jax.attention import by_token
 from pce_jax.decode_loop import Rules, go_on, start
 from pce_jax.encode import _encode, encoder
-from pce_jax.errors import LayoutError
+from pce_jax.errors import LayoutError, PceError
 from pce_jax.models import Llama, MeshLayout, MeshSizes, init, make_mesh
 from pce_jax.models.llama import changed, parameters_of
 
@@ -49,7 +50,7 @@ def context(segments: int = 8, tokens: int = 12, sink: tuple[int, ...] = (3,)) -
     return pce.from_segments(rows, sink)
 
 
-def compare(mine: Any, whole: Any) -> None:
+def assert_same(mine: Any, whole: Any) -> None:
     for one, other in zip(*map(jax.tree.leaves, (mine, whole)), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), **TOLERANCE)
 
@@ -85,7 +86,7 @@ def test_encode_and_query_over_a_mesh_are_those_of_one_device(name):
 
     whole = read(model())
     with jax.set_mesh(mesh(MIXED)):
-        compare(read(spread(MIXED)), whole)
+        assert_same(read(spread(MIXED)), whole)
 
 
 def test_generated_tokens_are_those_of_one_device():
@@ -110,7 +111,7 @@ def test_many_contexts_are_spread_over_data_and_segments():
 
     whole = scores(model())
     with jax.set_mesh(mesh(sizes)):
-        compare(scores(spread(sizes)), whole)
+        assert_same(scores(spread(sizes)), whole)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_memory_is_saved_on_every_device(options):
         assert mine.segments.k.shape[2] == -(-segments // 4) * 4
         cut = jax.tree.map(lambda x: np.asarray(x)[:, :, :segments], mine.segments)
     if "store" not in options:
-        compare(cut, whole.segments)
+        assert_same(cut, whole.segments)
         return
     for one, other in zip(*map(jax.tree.leaves, (cut, whole.segments)), strict=True):
         assert np.max(np.abs(one.astype(np.float32) - np.asarray(other, np.float32))) <= 1
@@ -137,6 +138,12 @@ def test_fewer_segments_than_devices_are_refused():
         pytest.raises(LayoutError, match="2 segments are spread over 8 devices"),
     ):
         pce.encode(spread(SEGMENTS), context(2))
+
+
+def test_the_analysis_says_that_it_reads_on_one_device():
+    q = jnp.ones((2, 4, 8))
+    with jax.set_mesh(mesh(SEGMENTS)), pytest.raises(PceError, match=r"outside jax\.set_mesh"):
+        by_token.attention(by_token.mix, q, [])
 
 
 def collectives(text: str | None) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from pce_jax.models import SHAPES, ConfigError, MeshLayout, MeshSizes, Rules, parse_mesh
+from pce_jax.models import SHAPES, ConfigError, MeshLayout, MeshSizes, Rules
 from pce_jax.models.mesh import AXES, check_mesh
 
 LLAMA = SHAPES["llama-3.1-8b"]
@@ -16,15 +16,6 @@ def abstract(**sizes: int) -> MeshLayout:
     shape = tuple(sizes.get(name, 1) for name in AXES)
     mesh = jax.sharding.AbstractMesh(shape, AXES)
     return MeshLayout(mesh)  # type: ignore[bad-argument-type]
-
-
-def test_sizes_are_read_from_words():
-    assert parse_mesh("fsdp=4, segment=-1") == MeshSizes(fsdp=4, segment=-1)
-    assert parse_mesh("") == MeshSizes()
-    with pytest.raises(ConfigError, match="there is no axis 'model': data, fsdp, segment, tensor"):
-        parse_mesh("model=2")
-    with pytest.raises(ConfigError, match="the size of fsdp must be a number"):
-        parse_mesh("fsdp=many")
 
 
 def test_sizes_multiply_to_the_devices():
